@@ -116,7 +116,7 @@ def test_what_a_refused_recipe_says_to_type_pins_its_models(hub, tmp_path, monke
     listed = [n["get"] for n in json.loads(capsys.readouterr().out)["models"]]
     models, typed = None, []
     while len(typed) < 2:
-        with pytest.raises(ConfError, match=r"Then give `--models models\.yaml`") as refused:
+        with pytest.raises(ConfError, match=r"Then pass `--models models\.yaml`") as refused:
             load_recipe("onewo-submitted", models, CONF)
         typed.append(re.search(r"Type `(raypipe [^`]+)`", str(refused.value))[1])
         assert main(shlex.split(typed[-1])[1:]) == 0

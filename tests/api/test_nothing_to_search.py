@@ -104,7 +104,7 @@ def test_a_recipe_that_reads_no_documents_has_nothing_to_search_among_them(place
     assert main(["ingest", str(place / "docs.jsonl"), str(place / "faq.jsonl"), "--store", str(store)]) == 0
     assert ended(capsys, ["plan", FAKES, "--store", store])[0] == 0, "its store has a document"
     code, err = ended(capsys, ["plan", "crag-baseline", *MODELS, "--store", store])
-    assert code == 3 and "crag-baseline reads sources of kind page alone" in err
+    assert code == 3 and "crag-baseline reads only sources of kind page" in err
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_a_new_project_s_step_is_checked_and_locked_and_its_recipe_planned(proje
     commands = ((*check, "--lock"), check, ("plan", "mine", *data))
     code = f"from raypipe.api.cli.main import main\nassert not any(map(main, {commands}))"
     said = ran(project, "-c", code, home=tmp_path)
-    assert "locked in" in said and "lock: puts out what is locked" in said
+    assert "locked in" in said and "lock: its output matches" in said
     assert "spelled" in said and "embed" in said
 
 

@@ -136,7 +136,7 @@ def test_a_constraint_that_the_servers_dialect_cannot_hold_is_refused_before_any
 def test_a_release_that_another_model_made_is_not_served_by_this_one():
     made = of("vanilla", f"{URL}#a")
     require_same(made.models(), Session(llm=f"{URL}#a"))
-    with pytest.raises(ConfError, match="made with the model 'a', found 'b'"):
+    with pytest.raises(ConfError, match="expected 'a', the model of the release, found 'b'"):
         require_same(made.models(), Session(llm=f"{URL}#b"))
 
 

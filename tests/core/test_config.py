@@ -71,7 +71,7 @@ def test_a_mistake_is_named_with_its_place(tree, message):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("a: 1\na: 2\n", "'a' stands twice, again in line 2"),
+        ("a: 1\na: 2\n", "'a' occurs twice, again in line 2"),
         ("- 1\n", "expected a mapping at the top, found a list"),
         ("a: [1\n", "is not valid YAML"),
         ("a: !!python/object/apply:os.system [true]\n", "is not valid YAML"),

@@ -158,7 +158,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     # files and operation
     "check {here}": (2, "{here}"),
     "check locall": (2, "did you mean"),
-    "forget https://nowhere.example/ --dry-run --store {here}/store": (3, "found no such thing as"),
+    "forget https://nowhere.example/ --dry-run --store {here}/store": (3, "found nothing named"),
     "forget https://nowhere.example/ --store {here}/store": (2, "expected one of --dry-run and --yes"),
     "eval {fakes} --data captured:7 --store {here}/store": (2, "expected captured:7d"),
     "eval {fakes} --data captured:7d --store {here}/store": (3, "no answers were captured in the last 7d"),
@@ -206,7 +206,7 @@ def test_a_bad_input_is_one_clear_error_with_its_exit_code(command, at, capsys):
         ("deep.yaml", "deep.yaml"),
         ("cycle.yaml", "recursive node"),
         ("laughs.yaml", "an alias repeats them"),
-        ("twice.yaml", "'question' stands twice"),
+        ("twice.yaml", "'question' occurs twice"),
         ("strange.yaml", "found keys colour"),
     ],
 )

@@ -173,7 +173,7 @@ def test_a_server_that_is_down_or_breaks_off_is_said_and_the_same_command_logs_t
     health = ChatServer(None)
     words[-1] = health.url
     SERVERS[health.url] = gone
-    assert main(words) == 69 and "connection reset. Mend that and run the same" in capsys.readouterr().err
+    assert main(words) == 69 and "connection reset. Correct that and run the same" in capsys.readouterr().err
     assert [r.status for r in gone.runs.values()] == ["RUNNING"]
     again.runs, again.experiments = gone.runs, gone.experiments
     SERVERS[health.url] = again

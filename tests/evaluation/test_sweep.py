@@ -185,7 +185,7 @@ def test_a_sweep_goes_by_a_measure_of_the_kind_of_which_more_is_better():
     assert sweeping.measure_of("ranking", "map").name == "map"
     with pytest.raises(ConfError, match=r"--measure ff1: kind qa has no such; did you mean 'f1'"):
         sweeping.measure_of("qa", "ff1")
-    with pytest.raises(ConfError, match="--measure hallucination: expected one of which more is better"):
+    with pytest.raises(ConfError, match="--measure hallucination: it cannot rank a sweep"):
         sweeping.measure_of("crag", "hallucination")
 
 

@@ -27,7 +27,7 @@ def test_output_that_moved_has_a_new_version(now, verb):
     then, found = lock()[verb], now[verb]
     if found["output"] != then["output"]:
         assert found["version"] > then["version"], (
-            f"{verb} puts out something else and its version is still {then['version']}: raise it, then run "
+            f"{verb} has another output, but its version is still {then['version']}: raise it, then run "
             "`python tests/support/golden.py`"
         )
         pytest.fail(f"{verb} has version {found['version']}: run `python tests/support/golden.py` to lock it")

@@ -161,7 +161,7 @@ def test_a_rule_from_outside_is_the_rule_of_crag(outside: str) -> None:
         ("qaa", None, False, "kind 'qaa': did you mean 'qa'"),
         ("qa", "official", False, "--rule official: kind qa scores by no rule"),
         ("ranking", None, True, "--judge: kind ranking leaves no question open"),
-        ("crag", "oficial", False, "'oficial' is no rule"),
+        ("crag", "oficial", False, "unknown rule 'oficial'"),
         ("{}:Empty", None, False, "expected a kind of data with measures, one Measure or more"),
         ("{}:verdict", None, False, "expected a kind of data with measures"),
         ("{}:Nothing", None, False, "expected a kind of data"),

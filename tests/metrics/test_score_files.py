@@ -75,7 +75,7 @@ def test_replies_most_of_which_fit_another_rule_are_refused_with_its_name(
         score_crag(file, rule)
     assert score_crag(file, other).by_rule.score.total == 4
     nonsense = [{**ROW, "prediction": "b", "judge_response": r} for r in ("yes", "no")]
-    with pytest.raises(DataError, match=r"found 0 in 2, and no rule's"):
+    with pytest.raises(DataError, match=r"found 0 in 2; the others fit no other rule"):
         score_crag(written(tmp_path / "p.jsonl", *nonsense), rule)
 
 

@@ -51,5 +51,5 @@ def test_every_name_that_raypipe_sets_itself_is_one_of_vllms():
 
 def test_arguments_stand_with_loader_vllm_alone(tmp_path):
     fields = {"kind": "generator", "loader": "scripted", "engine": {"block_size": 1}}
-    with pytest.raises(ConfError, match="engine: expected with loader vllm alone"):
+    with pytest.raises(ConfError, match="engine: expected only with loader vllm"):
         catalog.read({"m": fields}, tmp_path / "models.yaml", tmp_path)

@@ -76,7 +76,7 @@ def test_a_gguf_is_added_as_a_folder_that_an_engine_can_start(tmp_path):
     [
         ("short", DataError, "expected a whole GGUF file"),
         ("text", DataError, "expected a whole GGUF file"),
-        ("other", ConfError, "transformers does not read this GGUF"),
+        ("other", ConfError, "transformers cannot read this GGUF"),
         ("bare", ConfError, "no chat template"),
     ],
 )

@@ -76,13 +76,13 @@ def test_other_weights_than_an_entry_pins_are_refused(entries: Entries, tmp_path
     entry = {**EMBEDDER, "path": str(tmp_path / "m")}
     assert entries(m={**entry, "digest": of}).model("m").weights == of
     (tmp_path / "m" / "config.json").write_text('{"other": 1}')
-    with pytest.raises(ConfError, match=rf"m.digest: expected {of}, found sha256:.*other weights"):
+    with pytest.raises(ConfError, match=rf"m.digest: expected {of}, found sha256:.*Reinstall the weights"):
         entries(m={**entry, "digest": of}).model("m")
 
 
 def test_a_digest_belongs_to_a_folder(entries: Entries) -> None:
     hub = {**EMBEDDER, "repo": "org/some-model", "revision": PIN, "digest": "sha256:00"}
-    with pytest.raises(ConfError, match="digest: expected with path or package alone"):
+    with pytest.raises(ConfError, match="digest: expected only with path or package"):
         entries(m=hub).model("m")
 
 

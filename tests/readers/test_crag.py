@@ -209,7 +209,7 @@ def test_a_repeated_row_is_one_row(tmp_path):
 def test_other_content_under_the_same_id_is_a_fault_and_the_first_stays(tmp_path, other):
     rows, _ = read(tmp_path, [QUESTION, QUESTION | other])
     assert reasons(rows) == ["", "conflicting_id"]
-    assert "questions.jsonl:1, which is kept" in rows[1].faults[0].detail
+    assert "questions.jsonl:1; that row is kept" in rows[1].faults[0].detail
 
 
 def test_a_line_that_is_no_json_costs_only_itself(tmp_path):

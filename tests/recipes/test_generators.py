@@ -55,7 +55,7 @@ def test_a_remote_model_is_its_endpoint_the_dialect_and_what_it_is_called_there(
     [
         ({"endpoint": ""}, "expected both with loader openai"),
         ({"path": "here"}, "has no weights, but 'path' is given"),
-        ({"loader": "scripted"}, "expected both with loader openai, embeddings, rerank, and with no other"),
+        ({"loader": "scripted"}, "expected both with loader openai, embeddings, rerank, and neither with"),
     ],
 )
 def test_a_remote_entry_that_cannot_be_meant_is_refused(tmp_path, change, message):
@@ -113,7 +113,7 @@ def test_a_remote_models_tokens_are_counted_with_the_tokenizer_that_its_entry_na
     for wrong, said in [
         ({"m": {**REMOTE, "tokenizer": "w"}, "w": tree["w"]}, "expected an entry of loader tokens"),
         ({"m": {**REMOTE, "tokenizer": "none"}}, "no model named 'none'"),
-        ({"m": {**tree["t"], "tokenizer": "t"}}, "expected with loader openai alone"),
+        ({"m": {**tree["t"], "tokenizer": "t"}}, "expected only with loader openai"),
     ]:
         with pytest.raises(ConfError, match=said):
             catalog.read(wrong, tmp_path / "models.yaml", hub=tmp_path).model("m")

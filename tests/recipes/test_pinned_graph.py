@@ -105,7 +105,7 @@ def test_a_release_answers_from_the_folder_that_it_was_made_with_or_says_why_not
     assert online(running) == "2018"
     place.file.write_text(AFTER)
     assert online(running) == "2018", "tables that are open stay as they were"
-    with pytest.raises(NotReady, match=r"graph 'world': .*Put back what was there"):
+    with pytest.raises(NotReady, match=r"graph 'world': .*Restore it on every machine"):
         online(ReleaseFollower(LocalKit(None, "transformers"), place.store.uri))
     ask = ["ask", "live", QUESTION, "--store", place.store.uri]
     capsys.readouterr()

@@ -66,7 +66,7 @@ def test_the_place_of_one_of_several_steps_is_its_into():
 WRONG = [
     (["split"], "expected STEP.FIELD=VALUE"),
     (["split.child_chars"], "expected STEP.FIELD=VALUE"),
-    (["split.child_chars="], "expected a value behind the sign ="),
+    (["split.child_chars="], "expected a value after `=`"),
     (["split.child_chars=[1"], "is not valid YAML"),
     (["splitt.child_chars=5"], "no step 'splitt' in", "did you mean 'split'?"),
     (["rerank.topp=5"], "rerank has no field 'topp'; did you mean 'top'?"),
@@ -124,5 +124,5 @@ def test_values_of_a_sweep_part_at_commas_outside_of_brackets_and_quotes():
         read_points("rerank.top=5, 5")
     with pytest.raises(ConfError, match=r"--set 'rerank.top=5,,6': is not valid YAML"):
         read_points("rerank.top=5,,6")
-    with pytest.raises(ConfError, match="expected a value behind"):
+    with pytest.raises(ConfError, match="expected a value after"):
         read_points("rerank.top=")

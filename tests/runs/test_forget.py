@@ -215,7 +215,7 @@ def test_replies_that_no_stored_answer_leads_to_go_too(copy):
 
 def test_what_cannot_be_forgotten_is_said(copy):
     store = copy.store
-    with pytest.raises(DataError, match=r"found no such thing as 'https://nowhere.example/'"):
+    with pytest.raises(DataError, match=r"found nothing named 'https://nowhere.example/'"):
         forgotten(copy, "https://nowhere.example/", dry_run=True)
     with pytest.raises(ConfError, match=r"--reason 'licence ended'"):
         forgotten(copy, address(0), reason=" ")

@@ -166,7 +166,7 @@ def test_a_clock_a_year_ahead_in_one_run_lets_nothing_newer_go(bench, store, mon
 def test_replies_of_a_language_model_go_only_when_they_are_asked_for_by_its_name(bench, store):
     bench.run(LLM, out="llm")
     [model] = [m for m in read(bench.folder / "llm").models if m.kind == "generator"]
-    with pytest.raises(ConfError, match=r"--replies 'scripted': expected a model that nothing asks"):
+    with pytest.raises(ConfError, match=r"--replies 'scripted': expected a model that is no longer in use"):
         prune(store, dry_run=True, replies=["scripted"])
     bench.run(SURE, out="two")  # the same file, edited
     assert ("table", model.replies) not in removed(store) and store.count(model.replies)

@@ -83,7 +83,7 @@ def test_a_gate_holds_against_what_is_live_when_the_release_is_made(bench, store
         bench.run(SURE.replace("child_chars: 200", f"child_chars: {len(name)}00"), out=name)
     two, three = (read(bench.folder / name) for name in ("two", "three"))
     second = promote(store, two, [], passed=["better"], against=first)
-    with pytest.raises(GateFailed, match=rf"held against release {first.id}, and meanwhile {second.id} is"):
+    with pytest.raises(GateFailed, match=rf"compared with release {first.id}, but now {second.id} is"):
         promote(store, three, [], passed=["better"], against=first)
     assert live(store) == second
 

@@ -217,7 +217,7 @@ def test_a_file_of_turns_that_cannot_be_read_says_what_was_expected(tmp_path, ca
     for text, said in (
         ('{"role": "assistant", "content": "x"}', "expected a message of the user with text, found none"),
         ("[1]", "such as .* message 1 is an integer"),
-        ('{"messages": []}', "found an object. Give the list in its field 'messages' alone"),
+        ('{"messages": []}', "found an object. Give only the list in its field 'messages'"),
         ('{\n"id": 1}', r'such as \[{"role": "user", "content": "who directed it\?"}\], found an object$'),
         ('[{"role": "usr", "content": "x"}]', "expected role user or assistant .* found 'usr'"),
         ("who?", "found other JSON: Expecting value at character 0"),

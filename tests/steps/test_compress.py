@@ -206,9 +206,9 @@ FITTED = Fitted("sha256:other", 0.0, {"overlap": 1.0}, 0.5, FittedOn("d", "s", "
     [
         (ranker, {"tokens": 0}, "tokens: expected at least 1"),
         (ranker, {"model": MODEL, "prompt": PROMPT}, "found both or neither"),
-        (chooser, {"prompt": None}, "found one alone"),
+        (chooser, {"prompt": None}, "model and prompt: expected both or neither"),
         (chooser, {"prompt": Prompt("{{ context }}", "", ("context",))}, "it uses 'context'"),
-        (chooser, {"fitted": FITTED}, "with embedder alone"),
+        (chooser, {"fitted": FITTED}, "only with embedder"),
         (ranker, {"query": "{{ gold }}"}, "no query template|uses gold"),
     ],
 )

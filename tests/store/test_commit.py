@@ -152,7 +152,7 @@ def test_a_part_with_a_damaged_record_is_done_again(store, passages, spoil):
     record = f"_parts/{passages}/run/0.json"
     store.files.write(record, spoil(store.files.read(record)))
     assert done_parts(store, passages, "run") == {}
-    with pytest.raises(StoreError, match="part 0 has no whole completion record"):
+    with pytest.raises(StoreError, match="part 0 has an incomplete completion record"):
         commit(store, passages, "run", ["0"])
     write_part(store, passages, "run", "0", passage_rows(["a"]), {})
     commit(store, passages, "run", ["0"])
@@ -169,7 +169,7 @@ def test_a_part_whose_file_is_gone_or_cut_is_done_again(store, passages, cut):
     else:
         store.files.remove(path)
     assert done_parts(store, passages, "run") == {}
-    with pytest.raises(StoreError, match="files are gone"):
+    with pytest.raises(StoreError, match="lacks files"):
         commit(store, passages, "run", ["0"])
     assert store.count(passages) == 0
     write_part(store, passages, "run", "0", passage_rows(["a"]), {})
@@ -189,7 +189,7 @@ def test_a_missing_part_stops_the_commit_and_a_half_written_record_is_none(store
 def test_a_source_in_two_parts_is_refused(store, passages):
     write_part(store, passages, "run", "0", passage_rows(["a"]), {})
     write_part(store, passages, "run", "1", passage_rows(["a", "b"]), {})
-    with pytest.raises(StoreError, match="1 values of source stand in two parts"):
+    with pytest.raises(StoreError, match="1 values of source are in two parts"):
         commit(store, passages, "run", ["0", "1"])
     assert store.count(passages) == 0
 
@@ -334,7 +334,7 @@ def test_a_task_reads_its_own_ids_alone_from_the_plan_of_its_run(store):
             run.rows(none)
     end(store, "work")
     assert store.files.names("_runs/ids") == []
-    with pytest.raises(StoreError, match="ended by another command"):
+    with pytest.raises(StoreError, match="another command ended run"):
         tasks[0].with_ids(store)
 
 

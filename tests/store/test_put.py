@@ -83,7 +83,7 @@ def test_a_question_whose_pages_changed_is_replaced_and_no_other(store):
 
 
 def test_a_question_given_twice_is_refused(store):
-    with pytest.raises(DataError, match="there twice"):
+    with pytest.raises(DataError, match="are duplicates"):
         put(store, "questions", arrow.question.table([question("q", "a"), question("q", "a")]))
 
 

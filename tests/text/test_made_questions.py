@@ -77,7 +77,7 @@ def test_what_breaks_a_rule_is_rejected_with_its_reason(kind, change, reason):
 
 @pytest.mark.parametrize("reply", ["no", "[1]", '{"question"', "{" * 5000])
 def test_a_reply_that_is_no_object_is_rejected(reply):
-    with pytest.raises(Rejected, match="no such object"):
+    with pytest.raises(Rejected, match="not the JSON object"):
         read(reply, "fact", [TARN])
 
 

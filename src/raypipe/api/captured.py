@@ -77,7 +77,7 @@ def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
         )
     if len(data) > 1:
         raise ConfError(
-            f"--data {named[0]}: expected it alone, found {len(data)} paths. Evaluate files apart"
+            f"--data {named[0]}: expected no other path with it, found {len(data)}. Evaluate files separately"
         )
     days = float(match[1]) / (24 if match[2] == "h" else 1)
     return CapturedSpan(days, match[3], match[1] + match[2])

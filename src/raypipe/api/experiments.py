@@ -134,7 +134,7 @@ def _written(found: F, what: str) -> F:
     table.unlink(missing_ok=True)  # the report of an earlier fit
     with replaced(file) as out:
         verb = "decide" if isinstance(found, DecideFitResult) else "fuse"
-        out.write(f"# {what}. Made by `raypipe fit {verb}`; {table.name} says what it is worth.\n")
+        out.write(f"# {what}. Made by `raypipe fit {verb}`; {table.name} reports its quality.\n")
         out.write(
             yaml.safe_dump(
                 to_jsonable_python(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True

@@ -230,7 +230,7 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
     except MlflowException as e:
         raise Unavailable(
             f"--out {address}: expected an MLflow server that takes a run, such as http://127.0.0.1:5000; "
-            f"it says: {str(e).rstrip('.')}. Mend that and run the same command again"
+            f"it says: {str(e).rstrip('.')}. Correct that and run the same command again"
         ) from e
     counts = {"params": made.params, "metrics": made.metrics, "artifacts": made.artifacts}
     return ExportResult(address, "mlflow", counts, made.id, made.there)

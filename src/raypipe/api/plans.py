@@ -217,7 +217,7 @@ def calibrate(recipe: str | Path, session: Session) -> None:
     endpoints for a few questions. Raises ConfError for a cluster file of other machines."""
     if not is_here(session.cluster_file()):
         raise ConfError(
-            f"--calibrate: expected a cluster file for this machine alone, {session.cluster} is for others. "
+            f"--calibrate: expected a cluster file for only this machine, {session.cluster} is for others. "
             "An eval there measures them"
         )
     with tempfile.TemporaryDirectory(prefix="raypipe-calibrate-") as folder:

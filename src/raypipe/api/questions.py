@@ -275,7 +275,7 @@ def rank(
     files = [Path(p) for p in (corpus, queries) if p]
     if files and store:
         raise ConfError(
-            "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
+            "--store and --corpus: expected one of them. Files are ranked in a store of their own"
         )
     if not files:
         session = session.over(store)

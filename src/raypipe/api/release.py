@@ -95,8 +95,7 @@ def promote(
     relative, bounds = [g for _, g in held if g], [gate(text) for text, g in held if g is None]
     if against is not None and not relative:
         raise ConfError(
-            "--against: it is what the gates better and not-worse compare with, found neither. Name one, "
-            "such as --gate better"
+            "--against: expected with gate better or not-worse, found neither. Add one, such as --gate better"
         )
     now = release.live(opened) if relative and against is None else None
     for g in relative:
@@ -153,7 +152,7 @@ def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunCompa
         (found.only_before, "are not in this run"),
         (found.only_after, f"are not in {found.before}"),
         (found.unscored, "are not scored in both"),
-        (found.other_questions, "are other questions there"),
+        (found.other_questions, "have another text there"),
         (found.kept, "have answers kept from an earlier run"),
     )
     for ids, what in missing:
@@ -235,7 +234,7 @@ def forget(
         raise ConfError("forget: expected a url, a path, or an id of a source or question, found none")
     for folder in map(Path, runs):
         if not folder.is_dir():
-            raise ConfError(f"--runs {folder}: expected the folder of a run, or one over several; found none")
+            raise ConfError(f"--runs {folder}: expected the folder of a run, or of several; found none")
     places = [session.settings.home / "runs", *(Path(p).absolute() for p in runs)]
     places = [*(p for p in places if p.is_dir()), *trained_on(opened)]
     if dry_run:
@@ -252,20 +251,20 @@ def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path
     Things go before the rows by which they are found: adapters before the labels that trained them, and both
     before answers."""
     places_of = (f"{FORGETTING}/{name}" for name in store.files.names(FORGETTING))
-    known = (read_record(store, place, Forgetting, "Put back what stood there") for place in places_of)
+    known = (read_record(store, place, Forgetting, "Restore its content") for place in places_of)
     begun = next((r for r in known if r is not None and r.given == given), None)
     if begun is None:  # a forget of other names must not be unfinished either
         store.require_forgotten()
     if left := unfinished(store):
         raise StoreError(
             f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may "
-            "hold what goes. Run the same command again to its end, or `raypipe prune --abandon NAME`"
+            "hold text to forget. Run the same command again to its end, or `raypipe prune --abandon NAME`"
         )
     with store.lease("release", "forget"):
         if begun is None and not reason.strip():
             raise ConfError(
-                "forget: expected a reason, which the tombstone gives to whom it refuses; "
-                "name one: --reason 'licence ended'"
+                "forget: expected a reason, found none. The tombstone shows it when the text is ingested "
+                "again: --reason 'licence ended'"
             )
         merge_memo(store)
         doing = begun or Forgetting(
@@ -298,11 +297,11 @@ class _Removal:
         """Yields each place with its holdings. `write` removes them."""
         store, gone = self._store, self.gone
         for note in reads_with(store, {*gone.questions, *gone.cited}, bool(gone.documents)):
-            yield FoundText(f"note {note}", 0, "its files are read again when they are given again")
+            yield FoundText(f"note {note}", 0, "the next ingest reads its files again")
             if write:
                 outdate(store, note)
         for id in self._releases:
-            yield FoundText(f"release {id}", 0, "ends; the one before it answers, or none")
+            yield FoundText(f"release {id}", 0, "ends; the release before it answers, or none")
         if write and end_releases(store, self._releases):
             time.sleep(FOLLOW_S)
         for table in (t for t in gone.keyed if write and t.startswith(OF_MEMO)):

@@ -52,8 +52,8 @@ def require_same(models: Sequence[Model], session: Session) -> None:
         served = model.path == given.path == LLM
         if model.repo != given.repo if served else model.weights != given.weights:
             raise ConfError(
-                f"--llm: the release was made with the model {model.repo or model.name!r}, found "
-                f"{given.repo or given.name!r}. Name that one, or promote a run that was made with the other"
+                f"--llm: expected {model.repo or model.name!r}, the model of the release, found "
+                f"{given.repo or given.name!r}. Name the expected one, or promote a run of the other"
             )
 
 

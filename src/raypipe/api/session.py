@@ -100,8 +100,8 @@ class Settings:
         naming `what`, for a relative path in a submitted job, whose working directory is temporary."""
         if self.submitted and "://" not in path and not Path(path).is_absolute():
             raise ConfError(
-                f"{what} {path!r} is relative, and a submitted job works in a temporary copy of the working "
-                "directory: give an absolute path or a URI that every node sees"
+                f"{what} {path!r} is relative, but a submitted job runs in a temporary copy of the working "
+                "directory. Give an absolute path or a URI that every node can read"
             )
         if "://" in path:
             return path

@@ -64,7 +64,7 @@ def _mapping(loader: yaml.CSafeLoader, node: yaml.MappingNode) -> dict[Any, Any]
         key = loader.construct_object(key_node, deep=True)
         if key in seen:
             line = key_node.start_mark.line + 1
-            raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice, again in line {line}")
+            raise yaml.constructor.ConstructorError(None, None, f"{key!r} occurs twice, again in line {line}")
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 

@@ -31,12 +31,12 @@ def open_client(make: Callable[..., C], **options: Any) -> C:
     except (ImportError, ValueError, httpx.InvalidURL) as e:
         named = ", ".join(f"{kind.upper()}_PROXY" for kind in used)
         raise ConfError(
-            f"{named or 'proxy'}: expected the address of a proxy such as http://127.0.0.1:3128, found one "
-            f"that cannot be used: {e}. Correct or unset the variable, or list the server's host in NO_PROXY"
+            f"{named or 'proxy'}: expected a proxy address such as http://127.0.0.1:3128, found an invalid "
+            f"one: {e}. Correct or unset the variable, or list the server's host in NO_PROXY"
         ) from e
     except (OSError, ssl.SSLError) as e:
         raise ConfError(
-            f"SSL_CERT_FILE, SSL_CERT_DIR: expected certificates in PEM form, found none to read: {e}"
+            f"SSL_CERT_FILE, SSL_CERT_DIR: expected certificates in PEM form, cannot read them: {e}"
         ) from e
 
 
@@ -53,9 +53,9 @@ def why_failed(error: Exception, url: str) -> str:
             f"name it in SSL_CERT_FILE"
         )
     if "[SSL" in reason:
-        return f"no TLS is spoken there: {reason}. Write http:// where the server has no certificate"
+        return f"the server does not speak TLS: {reason}. Write http:// if it has no certificate"
     if proxy := proxy_of(url):
-        return f"the proxy {proxy} does not lead there: {reason}. Correct it, or list the host in NO_PROXY"
+        return f"the proxy {proxy} cannot reach it: {reason}. Correct the proxy, or list the host in NO_PROXY"
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError):
         return f"the connection broke off: {reason}"
     return f"nothing answers there: {reason}. Start the server, or correct the address"

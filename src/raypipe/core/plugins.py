@@ -108,7 +108,9 @@ def _found(path: str, what: str) -> tuple[Any, ModuleType]:
 def _source(module: ModuleType, path: str) -> str:
     file = inspect.getsourcefile(module)
     if file is None or not Path(file).is_file():
-        raise ConfError(f"{path}: expected a module with a source file: its digest is identity. Found none")
+        raise ConfError(
+            f"{path}: expected a module with a source file, whose digest identifies it; found none"
+        )
     whole = hashlib.blake2b(digest_size=16)
     own = _own_modules(module.__name__, Path(file))
     for name, content in sorted(own.items(), key=lambda item: (item[0] != module.__name__, item[0])):
@@ -248,11 +250,13 @@ def tables() -> Mapping[str, PluginTable]:
     found: dict[str, PluginTable] = {}
     for name, path, whence in points:
         if name in found:
-            raise ConfError(f"plugin {name!r} of {whence}: another one has that name. Uninstall one of them")
+            raise ConfError(
+                f"plugin {name!r} of {whence}: another plugin has that name. Uninstall one of them"
+            )
         try:
             table = find(path, "a PluginTable")
         except ConfError as e:
-            raise ConfError(f"plugin {name!r} of {whence}: {e}. Mend it, or uninstall it") from e
+            raise ConfError(f"plugin {name!r} of {whence}: {e}. Correct it, or uninstall it") from e
         if not isinstance(table, PluginTable):
             raise ConfError(f"plugin {name!r} of {whence}: expected a PluginTable, found {table!r:.80}")
         if table.conf and not Path(table.conf).is_dir():
@@ -313,5 +317,7 @@ class Registry(Mapping[str, T]):
         found = registered(self._kind)
         if taken := sorted(found.keys() & self.own.keys()):
             whose = found[taken[0]].plugin
-            raise ConfError(f"plugin {whose!r} adds {self._kind} {taken[0]!r}, which raypipe has: rename it")
+            raise ConfError(
+                f"plugin {whose!r} adds {self._kind} {taken[0]!r}, which raypipe already has: rename it"
+            )
         return found

@@ -132,8 +132,8 @@ class Reference(Generic[T]):
         if found != self.version:
             raise ConfError(
                 f"{self.title()}: {self.where} is not what the recipe was resolved with: expected "
-                f"{self.version}, found {found}. Put back what was there, and the same on every machine; or "
-                f"start again, and for a release run eval and promote again"
+                f"{self.version}, found {found}. Restore it on every machine, or run the command again; for "
+                f"a release, run eval and promote again"
             )
 
 

@@ -142,9 +142,9 @@ class Sandbox:
             why = replace(why, transient=True)
         if self._child is None and (found := self._trouble()):
             raise WorkerBroken(
-                f"{self._function}: expected a child process to answer a request that is known to be fine, "
-                f"found {found.reason}: {found.detail}. No row is blamed. See whether this machine has "
-                f"memory and processors left (`free`, `dmesg`)"
+                f"{self._function}: a child process failed on a request that is known to work: "
+                f"{found.reason}: {found.detail}. No row is blamed. Check whether this machine has memory "
+                f"and processors left (`free`, `dmesg`)"
             )
         return why
 

@@ -114,7 +114,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as e:
         if is_full(e):
             raise DiskFull(f"{path}: the disk is full. Free some space and run the same command again") from e
-        why = f"{path} cannot be written now: {e}. Put that right, then run the same command again"
+        why = f"{path} cannot be written now: {e}. Correct that, then run the same command again"
         raise Unavailable(why) from e
 
 
@@ -175,9 +175,9 @@ def require_writable(folder: Path, name: str) -> None:
     """
     there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
     if not there.is_dir():
-        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
+        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
+        raise ConfError(f"{name}: {folder} cannot be written: {there} is not writable. Name another folder")
 
 
 def require_file(path: str | Path, name: str) -> None:

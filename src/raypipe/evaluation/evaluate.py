@@ -91,7 +91,9 @@ def evaluate(
     if how.oracle is not None:
         require_stage(pipeline.recipe, how.oracle)
     if how.only_new and (no := [n for n in ("fresh", "refresh", "oracle") if getattr(how, n)]):
-        raise ConfError(f"--only-new: expected without --{no[0]}, since what an earlier run answered stays")
+        raise ConfError(
+            f"--only-new: expected without --{no[0]}, since it keeps the answers of an earlier run"
+        )
     started, clock, store = time.time(), WallClock(began=how.began), pipeline.store
     pipeline = replace(pipeline, clock=clock)
     with driving(store, f"eval {pipeline.recipe.name}"):

@@ -120,7 +120,7 @@ def fit_fuse(
     alone = {n: float(np.mean([step_of.exact(j, {n: 1.0}) for j in seen])) for n in names}
     best = max(names, key=lambda n: alone[n])
     ways = {"fitted": fitted, "the recipe's": own, "equal": dict.fromkeys(names, 1.0)}
-    ways[f"{best} alone, the best of the fitted half"] = {best: 1.0}
+    ways[f"only {best}, the best of the fitted half"] = {best: 1.0}
     worth = (step_of.scored(some, ways, group) for some in (unseen, seen))
     report = FuseFitReport(
         run.record.run,

@@ -101,9 +101,7 @@ def open_run(folder: Path, split: int, group: str | None) -> FitRun:
         raise ConfError(f"--split {split}: expected 0 or 1, the half of the questions to fit on")
     record = read(folder)
     if record.oracle:
-        raise ConfError(
-            f"{folder}: expected answers of the recipe alone, found golds in the place of a stage"
-        )
+        raise ConfError(f"{folder}: expected only answers of the recipe, found golds in place of a stage")
     if record.kept:
         raise ConfError(f"{folder}: expected answers of one recipe, found some that --only-new kept")
     own = compare.group_label(record.kind) if group is None else None

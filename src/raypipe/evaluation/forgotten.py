@@ -80,7 +80,7 @@ def in_folders(store: Store, gone: Gone, places: Sequence[Path], write: bool) ->
             continue
         yield FoundText(str(folder), rows, "rows lose their answer, prompts and passages")
         for file in sorted(f for f in folder.iterdir() if f.name not in FILES.values()):
-            yield FoundText(str(file), 0, "stays, since raypipe did not write it: look at it yourself")
+            yield FoundText(str(file), 0, "stays: raypipe did not write it, so check it yourself")
         if write:
             _of_run(store, folder, gone)
     for kind, folder, _, rows in _of_plugins(places, gone):

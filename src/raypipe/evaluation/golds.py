@@ -81,7 +81,7 @@ def scoring_of(
     if labels is not None and rule_of(opened) is None:
         raise ConfError(
             f"--labels {labels.file}: expected data whose answers have verdicts, found kind {name}: "
-            "its measures are computed from the golds alone. Score it with --kind crag, or leave --labels out"
+            "its measures need only the golds. Score it with --kind crag, or leave --labels out"
         )
     return Scoring(name, opened, form)
 

@@ -223,7 +223,7 @@ async def judged(
             replies = await ask_each(generate, some, [asks[id][turn] for id in some], sampling)
             for id, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Generated):  # a reply of only thoughts counts as unreadable
-                    said[id].append(split_thoughts(reply.text).answer or "(thoughts alone)")
+                    said[id].append(split_thoughts(reply.text).answer or "(only thoughts)")
                 else:
                     said[id].append(reply)
         turn += 1

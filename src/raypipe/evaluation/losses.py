@@ -45,7 +45,9 @@ class LossFinder:
             try:
                 self._contexts.append((stage, shown_of(stage.step, kit)))
             except (ConfError, ModelMissing) as e:
-                self.notes.append(f"{stage.name}: its context is not known, so none is lost at answer: {e}")
+                self.notes.append(
+                    f"{stage.name}: its context is unknown, so no loss is counted at answer: {e}"
+                )
         # Questions for `rest`: they may search the whole store, and none of their hits contains the gold.
         self._postponed: dict[str, GoldEvidence] = {}
 

@@ -124,8 +124,8 @@ def measure_of(kind: str, name: str | None) -> Measure:
     found = first if name is None else named_measure(f"--measure {name}", name, kind)
     if found.less_is_better:
         raise ConfError(
-            f"--measure {name}: expected one of which more is better, such as {first.name}; of {name} "
-            "an answer that is never given has least"
+            f"--measure {name}: it cannot rank a sweep: never answering would win. Use a measure where more "
+            f"is better, such as {first.name}"
         )
     return found
 

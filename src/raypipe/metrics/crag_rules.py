@@ -223,7 +223,7 @@ def rule_id(rule: Rule) -> str:
     if is_path(rule):
         return f"{rule}@{_from_outside(rule)[1].source[:8]}"
     if rule not in RULES:
-        raise ConfError(f"{rule!r} is no rule: expected {', '.join(RULES)}, or MODULE:NAME")
+        raise ConfError(f"unknown rule {rule!r}: expected {', '.join(RULES)}, or MODULE:NAME")
     return rule
 
 

@@ -94,7 +94,7 @@ def _require_fitting(path: Path, replies: list[str], rule: crag_rules.Rule) -> N
         found += f"{fitting[best]} of {len(replies)} are {REPLIES[best]}: score with --rule {best}"
     else:
         found += (
-            f"found {fitting[rule]} in {len(replies)}, and no rule's among the others. Ask a judge: --judge"
+            f"found {fitting[rule]} in {len(replies)}; the others fit no other rule. Ask a judge: --judge"
         )
     raise DataError(found)
 

@@ -232,9 +232,9 @@ def kind_id(name: str) -> str:
 
 
 MEASURES = (
-    Measure("f1", "words that the answer shares with the best truth (SQuAD)"),
+    Measure("f1", "F1 of the words that the answer shares with the best truth (SQuAD)"),
     Measure("exact_match", "the answer equals a truth (SQuAD)"),
-    Measure("contains", "a truth stands in the answer"),
+    Measure("contains", "the answer contains a truth"),
 )
 
 
@@ -319,13 +319,13 @@ class Qasper:
     golds: ClassVar[GoldForm] = "annotators"
     group: ClassVar[str] = PAPER
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("answer_f1", "words that the answer shares with the best annotator (QASPER)"),
-        Measure("evidence_f1", "paragraphs that the evidence shares with the best annotator"),
-        Measure("text_evidence_f1", "the same without figures and tables"),
-        Measure("answer_f1_extractive", "answer F1 where the best annotator quotes the paper"),
-        Measure("answer_f1_abstractive", "where the best annotator answers in own words"),
-        Measure("answer_f1_boolean", "where the best annotator says yes or no"),
-        Measure("answer_f1_none", "where the best annotator says that there is no answer"),
+        Measure("answer_f1", "F1 of the words that the answer shares with the best annotator (QASPER)"),
+        Measure("evidence_f1", "F1 of the paragraphs that the evidence shares with the best annotator"),
+        Measure("text_evidence_f1", "evidence F1 without figures and tables"),
+        Measure("answer_f1_extractive", "answer F1 if the best annotator quotes the paper"),
+        Measure("answer_f1_abstractive", "answer F1 if the best annotator answers in own words"),
+        Measure("answer_f1_boolean", "answer F1 if the best annotator says yes or no"),
+        Measure("answer_f1_none", "answer F1 if the best annotator says that there is no answer"),
     )
 
     def values(self, row: Prediction) -> Mapping[str, float]:
@@ -355,14 +355,14 @@ class Ranking:
 
     golds: ClassVar[GoldForm] = "grades"
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("ndcg_cut_10", "gain of the first 10, discounted by rank (nDCG@10)"),
-        Measure("map", "mean precision at each relevant document (MAP)"),
-        Measure("map_cut_20", "the same, of the first 20 (MAP@20)"),
-        Measure("map_cut_20_min", "the same over the relevant ones that fit into 20"),
+        Measure("ndcg_cut_10", "gain of the first 10 documents, discounted by rank (nDCG@10)"),
+        Measure("map", "mean of the precision at each relevant document (MAP)"),
+        Measure("map_cut_20", "MAP of the first 20 documents (MAP@20)"),
+        Measure("map_cut_20_min", "MAP@20 over at most 20 relevant documents"),
         Measure("recip_rank", "1 / rank of the first relevant document (MRR)"),
-        Measure("recall_5", "share of the relevant ones among the first 5"),
-        Measure("recall_20", "among the first 20"),
-        Measure("recall_100", "among the first 100"),
+        Measure("recall_5", "share of the relevant documents among the first 5"),
+        Measure("recall_20", "share of the relevant documents among the first 20"),
+        Measure("recall_100", "share of the relevant documents among the first 100"),
     )
 
     def right(self, values: Mapping[str, float]) -> bool | None:

@@ -34,17 +34,17 @@ class Loss(StrEnum):
         return place
 
     PAGES = "pages", "on no page that the question may search"
-    PARSING = "parsing", "in a page's HTML, not in its text"
-    SPLITTING = "splitting", "in the text, whole in no passage"
+    PARSING = "parsing", "in a page's HTML, but not in its text"
+    SPLITTING = "splitting", "in the text, but not whole in any passage"
     SHORTLIST = "shortlist", "on a page that was not kept"
-    RECALL = "recall", "in a passage, not found"
-    FUSION = "fusion", "found, not among the best of the fusion"
-    RERANK = "rerank", "not among the best of the reranker"
-    BUDGET = "budget", "ranked, not in the context"
-    ANSWER = "answer", "in the context, not in the answer"
-    ROUTING = "routing", "kept from the steps that could have answered"
+    RECALL = "recall", "in a passage that no search found"
+    FUSION = "fusion", "found, but not among the best after fusion"
+    RERANK = "rerank", "found, but not among the best after reranking"
+    BUDGET = "budget", "ranked, but not in the context"
+    ANSWER = "answer", "in the context, but not in the answer"
+    ROUTING = "routing", "not passed to the steps that could have answered"
     DECISION = "decision", "in a reply that was not chosen"
-    VERDICT = "verdict", "in the answer, scored as wrong"
+    VERDICT = "verdict", "in the answer, but scored as wrong"
 
 
 def places() -> dict[str, str]:

@@ -104,9 +104,10 @@ class Catalog:
         try:
             return self.named(name)
         except ModelMissing as e:
-            server = ", or URL#MODEL of a server" if endpoint else ""
+            server = ", URL#MODEL of a server" if endpoint else ""
             raise ModelMissing(
-                f"{option} {name}: {e}. Name one of it, a folder, or give a file with it by --models{server}"
+                f"{option} {name}: {e}. Name a model of that file, a folder{server}, or a models file "
+                "that has it, with --models"
             ) from e
         except ConfError as e:
             raise ConfError(f"{option} {e}") from e
@@ -115,8 +116,8 @@ class Catalog:
         entry = self.entries.get(LLM)
         if entry is None or entry.loader not in REMOTE or entry.kind != "generator":
             raise Where(str(self.file)).error(
-                f"expected an entry {LLM!r} of kind generator and loader openai: it says the dialect, "
-                f"max_model_len and tokenizer of what --llm names"
+                f"expected an entry {LLM!r} of kind generator and loader openai: it gives the dialect, "
+                f"max_model_len and tokenizer of the model that --llm names"
             )
         return entry
 
@@ -190,8 +191,8 @@ class Catalog:
         if entry.loader in REMOTE:
             if not entry.model:
                 raise where.at("model").error(
-                    f"expected the model as its server calls it, found none. Give it with --llm URL#MODEL, "
-                    f"or here, with the url of endpoint {entry.endpoint!r} in the cluster file"
+                    f"expected the model's name on its server, found none. Give it with --llm URL#MODEL; or "
+                    f"give it here, and the url of endpoint {entry.endpoint!r} in the cluster file"
                 )
             # Two servers often use the same name for different models, such as `default`.
             named = served_name(entry.loader, entry.dialect, entry.endpoint, entry.model, entry.revision)
@@ -216,8 +217,8 @@ class Catalog:
         weights = folder.identity(local, entry.kind, entry.loader)
         if entry.digest not in ("", weights):
             raise where.at("digest").error(
-                f"expected {entry.digest}, found {weights} in {local}: these are other weights. "
-                f"Install what the entry names again, or give such weights an entry of their own"
+                f"expected {entry.digest}, found {weights} in {local}. Reinstall the weights "
+                f"that the entry names, or add an entry for these"
             )
         return str(local), weights
 
@@ -260,9 +261,9 @@ class Catalog:
     def _hub(self, entry: ModelEntry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
-                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. A name "
-                f"alone may mean other weights tomorrow. Type `{pin_command(where.path, entry.repo)}`: it "
-                f"pins the commit of today in models.yaml of this folder. Then give `--models models.yaml`. "
+                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
+                f"Another name may mean other weights tomorrow. Run `{pin_command(where.path, entry.repo)}`: "
+                f"it pins today's commit in models.yaml of this folder. Then pass `--models models.yaml`. "
                 f"Or put a commit here that you have checked, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"

@@ -72,7 +72,7 @@ def from_gguf(file: Path, folder: Path) -> Path:
             if not isinstance(e, ValueError | KeyError | NotImplementedError):
                 raise
             raise ConfError(
-                f"{file}: transformers does not read this GGUF: {e}. Use one of another model"
+                f"{file}: transformers cannot read this GGUF: {e}. Use the GGUF of another model"
             ) from e
         try:
             os.rename(made, folder)
@@ -101,8 +101,8 @@ def _save(file: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     if not tokenizer.chat_template:
         raise ConfError(
-            f"{file}: it has no chat template, so there is no telling how it wants to be asked. Use the GGUF "
-            f"of the model's chat or instruct version"
+            f"{file}: it has no chat template, so the format of its prompts is unknown. Use the GGUF of the "
+            f"model's chat or instruct version"
         )
     model = AutoModelForCausalLM.from_pretrained(
         file.parent,

@@ -105,12 +105,14 @@ class ModelEntry:
                 f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
             )
         if self.digest and not (self.path or self.package):
-            raise ValueError("digest: expected with path or package alone; a repo has its revision")
+            raise ValueError("digest: expected only with path or package; a repo has its revision")
         if self.loader in WEIGHTLESS | REMOTE and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if (self.loader in REMOTE) != bool(self.endpoint) or (self.model and not self.endpoint):
             remote = ", ".join(DIALECTS)
-            raise ValueError(f"endpoint and model: expected both with loader {remote}, and with no other")
+            raise ValueError(
+                f"endpoint and model: expected both with loader {remote}, and neither with another"
+            )
         if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
             raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources) or 'none'}")
         if self.wheel and (self.loader != "vllm" or not WHEEL.fullmatch(self.wheel)):
@@ -138,18 +140,18 @@ class ModelEntry:
                 "max_tokens: expected with an embedder or reranker; a generator has max_model_len"
             )
         if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
-            raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
+            raise ValueError(f"{odd[0]}: expected only with a generator, found with a {self.kind}")
         known = DIALECTS.get(self.loader, ("openai",))
         if self.dialect not in known:
             remote = f"one of {', '.join(known)}" if self.loader in DIALECTS else "none"
             raise ValueError(
                 f"dialect: expected {remote} with loader {self.loader!r}, found {self.dialect!r}"
             )
-        for name, why in (("tokenizer", "; other generators bring theirs"), ("cache_control", "")):
+        for name, why in (("tokenizer", "; other generators have their own"), ("cache_control", "")):
             if getattr(self, name) and self.loader != "openai":
-                raise ValueError(f"{name}: expected with loader openai alone{why}")
+                raise ValueError(f"{name}: expected only with loader openai{why}")
         if self.fallback and self.kind != "tokenizer":
-            raise ValueError(f"fallback: expected with a tokenizer alone, found with a {self.kind}")
+            raise ValueError(f"fallback: expected only with a tokenizer, found with a {self.kind}")
         self._check_common(sources)
 
     def _check_common(self, sources: list[str]) -> None:
@@ -165,12 +167,12 @@ class ModelEntry:
         if self.thought_tokens < 0:
             raise ValueError(f"thought_tokens: expected at least 0, found {self.thought_tokens}")
         if self.engine and self.loader != "vllm":
-            raise ValueError(f"engine: expected with loader vllm alone, found with {self.loader!r}")
+            raise ValueError(f"engine: expected only with loader vllm, found with {self.loader!r}")
         for name in ("chat_template_kwargs", "engine"):
             try:
                 json.dumps(dict(getattr(self, name)))
             except TypeError as e:
-                raise ValueError(f"{name}: expected what JSON can hold: {e}") from e
+                raise ValueError(f"{name}: expected values that JSON can hold: {e}") from e
         for name in ("max_tokens", "max_model_len"):
             if getattr(self, name) < 8:
                 raise ValueError(f"{name}: expected at least 8, found {getattr(self, name)}")

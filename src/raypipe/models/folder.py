@@ -231,7 +231,7 @@ def _require_weights(model: Model, folder: Path, inside: Path) -> None:
     )
     raise ModelMissing(
         f"model {model.name!r}: expected weights in {inside}/model.safetensors, found {found}. If there are "
-        f"only pickles, convert them once, with an unpickler that admits tensors alone: "
+        f"only pickles, convert them once, with an unpickler that loads only tensors: "
         f"{convert_command(folder, '' if pickles else model.repo, model.revision)}"
     )
 

@@ -186,7 +186,7 @@ def _check_targets(
     if more := sorted(found - meant):
         raise ConfError(
             f"{where}: target_modules of {ADAPTER[0]} do not name {more[0]}, of which there are weights: the "
-            "two files do not belong together. Save both again"
+            "two files do not match. Save both again"
         )
     part = any(config.get(f) for f in ("layers_to_transform", "exclude_modules"))
     if not part and (lacking := sorted(meant - found)):
@@ -237,7 +237,7 @@ def check(model: Model) -> None:
     if (place / INDEX).is_file():
         named = set(json_object(place / INDEX).get("weight_map", {}).values())
         if missing := sorted(name for name in named if not (place / name).is_file()):
-            raise ModelMissing(f"{place}: {INDEX} names {', '.join(missing)}, which are not here. Fetch them")
+            raise ModelMissing(f"{place}: {INDEX} names {', '.join(missing)}, which are missing. Fetch them")
     for shard in matching(place, (WEIGHTS,)):
         headers(shard)  # raises if it is incomplete
     if not (place / TEMPLATE).is_file() and not json_object(place / "tokenizer_config.json").get(
@@ -247,8 +247,7 @@ def check(model: Model) -> None:
         if model.repo:
             mend = f"Fetch it again: {folder.download_command(model.repo, model.revision)}. {mend}"
         raise ConfError(
-            f"{place}: its tokenizer has no chat template, so there is no telling how it wants to be asked. "
-            f"{mend}"
+            f"{place}: its tokenizer has no chat template, so the format of its prompts is unknown. {mend}"
         )
     _check_length(model, place)
     for name, adapter in model.adapter_folders().items():

@@ -68,7 +68,7 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
     if end in BROKEN_OFF:
         raise BrokenOff(f"finish_reason {end!r}")
     if calls := message.get("tool_calls") or message.get("function_call"):
-        detail = f"expected a text, found the call of a tool, and none was offered: {str(calls)[:200]}"
+        detail = f"expected a text, found a tool call, but no tool was offered: {str(calls)[:200]}"
         return Fault(STEP, "tool_call", detail, transient=False)
     for name in ("reasoning_content", "reasoning"):
         thoughts = thoughts or (message[name] if isinstance(message.get(name), str) else "")
@@ -220,9 +220,9 @@ class OpenAIClient:
             named = {"name": "reply", "strict": True, "schema": schema}
             return {"response_format": {"type": "json_schema", "json_schema": named}}
         raise ConfError(
-            f"{self._at.url}: the OpenAI protocol holds replies to JSON schemas alone, found "
-            f"{type(constraint).__name__}. Set dialect: vllm in its entry of models.yaml where a vLLM server "
-            f"answers, or ask for JSON"
+            f"{self._at.url}: the OpenAI protocol constrains replies only by a JSON schema, found "
+            f"{type(constraint).__name__}. If vLLM serves the model, set dialect: vllm in its entry of "
+            f"models.yaml; else use a JSON schema"
         )
 
     async def attempt(
@@ -314,7 +314,7 @@ async def _refused(
     if got.reason in GONE:
         raise Unavailable(got.detail)
     if got.reason in ("unauthorised", "forbidden"):
-        sent = "the key was refused" if at.key else "it wants a key, and none was sent"
+        sent = "the key was refused" if at.key else "the server requires a key, and none was sent"
         raise ConfError(f"{got.detail}: {sent}. Put the key in the environment variable {key_name}")
     if fields := refused_fields(got.error, body):
         return fields

@@ -213,7 +213,7 @@ def _refuse(repo: ModelRepo) -> None:
     if any(fnmatch(name, folder.WEIGHTS) for name in repo.files):
         return
     pickles = sorted(n for n in repo.files if any(fnmatch(n, p) for p in folder.PICKLES))
-    found = f"pickles alone ({', '.join(pickles[:3])}), which can run code when opened" if pickles else "none"
+    found = f"only pickles ({', '.join(pickles[:3])}), which can run code when opened" if pickles else "none"
     raise ModelMissing(
         f"{repo.name}: expected weights as model*.safetensors, found {found}. Download it, convert it once "
         f"with `python -m raypipe.models.convert FOLDER`, and add the folder"

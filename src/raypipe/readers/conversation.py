@@ -55,7 +55,7 @@ def text_of(content: Any) -> Any:
 def _messages(messages: Any, where: str) -> list[Turn]:
     if not isinstance(messages, list):
         lists = [n for n, v in messages.items() if isinstance(v, list)] if isinstance(messages, dict) else []
-        cure = f". Give the list in its field {lists[0]!r:.40} alone" if lists else ""
+        cure = f". Give only the list in its field {lists[0]!r:.40}" if lists else ""
         raise UnusableLine("wrong_type", f"{where}: {MESSAGES}, found {kind(messages)}{cure}")
     found = list[Turn]()
     for n, message in enumerate(messages, 1):

@@ -120,7 +120,7 @@ def _answers(value: Mapping[str, Any]) -> tuple[str, ...]:
         if type(answer) not in (str, int, float):
             raise UnusableLine("wrong_type", f"{path}: expected text or a number, found {kind(answer)}")
     if not str(value["answer"]).strip():
-        raise UnusableLine("missing_field", "answer: expected text, found none in it")
+        raise UnusableLine("missing_field", "answer: expected text, found a blank one")
     return tuple(dict.fromkeys(written(answer) for _, answer in _golds(value)))
 
 

@@ -141,14 +141,14 @@ def fetch(
             continue
         if path.stat().st_size != file.size or _sha256(path) != file.sha256:
             raise DataError(
-                f"{path}: other content than published lies under this name. Move it away or delete it."
+                f"{path}: expected the published content, found another. Move the file away or delete it."
             )
         progress(file.name, file.size, file.size)
     held = sum(partial.stat().st_size for _, _, partial in missing if partial.exists())
     needed, free = sum(f.size for f, _, _ in missing) - held, shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
-            f"{folder}: {needed:,} bytes are still to come and {free:,} are free. Make room first."
+            f"{folder}: {needed:,} bytes are missing, but only {free:,} are free. Free some space first."
         )
     base = httpx.URL(base_url)
     allowed = hosts or (base.host,)
@@ -170,7 +170,7 @@ def fetch(
                 partial.unlink()
                 raise DataError(
                     f"{path}: expected sha256 {file.sha256}, received {found}. Nothing was kept. Run it "
-                    "again; if that ends the same way, the published file or something on the way changed."
+                    "again; if it fails again, the published file changed, or a proxy changes it."
                 )
             os.replace(partial, path)
     return [path for _, path in wanted]
@@ -195,7 +195,9 @@ def _receive(
     while (have := partial.stat().st_size) != file.size:
         if have > file.size:
             partial.unlink()
-            raise DataError(f"{url}: gives more than the {file.size:,} bytes published. Nothing was kept.")
+            raise DataError(
+                f"{url}: expected {file.size:,} bytes as published, received more. Nothing was kept."
+            )
         progress(file.name, have, file.size)
         after_s = 0.0
         try:
@@ -224,8 +226,8 @@ def _receive(
                 backoff.reset()
             if (wait_s := backoff.next_s(after_s)) is None:
                 raise DataError(
-                    f"{url}: no more in {ATTEMPTS} tries ({e}). Here are {now:,} of {file.size:,} bytes; "
-                    "run it again to go on from there."
+                    f"{url}: failed {ATTEMPTS} times in a row ({e}). {now:,} of {file.size:,} bytes are "
+                    "here; run it again to continue from there."
                 ) from e
             pause(wait_s)
 
@@ -243,7 +245,7 @@ def _start(response: httpx.Response, url: str, have: int, size: int) -> int:
         said = headers.get("Content-Range", "")
         span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", said)
         if not span or int(span[1]) != have:
-            raise DataError(f"{url}: asked from byte {have}, was given {said or None!r}.")
+            raise DataError(f"{url}: expected bytes from {have} on, received {said or None!r}.")
         start, total = have, int(span[2])
     if total != size:
         raise DataError(f"{url}: expected {size:,} bytes as published, the server says {total:,}.")

@@ -174,7 +174,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = repeated(name for name, _ in pairs) or ""
-        raise UnusableLine("duplicate_key", f"{twice[:80]!r} stands twice in one object")
+        raise UnusableLine("duplicate_key", f"{twice[:80]!r} occurs twice in one object")
     return value
 
 

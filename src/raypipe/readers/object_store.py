@@ -107,4 +107,4 @@ def upload(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
 
             copy_with_retries(write)
     except (OSError, pa.ArrowInvalid) as e:
-        raise DataError(f"{uri}: cannot be written: {e}. What it was to have lies in {folder}") from e
+        raise DataError(f"{uri}: cannot be written: {e}. Its content is in {folder}") from e

@@ -184,7 +184,7 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     value, asked = line.unwrap(), fields.fields["query"][0]
     text = _text(fields.get(value, "query"), asked)
     if not text.strip():
-        raise UnusableLine("missing_field", f"{asked}: expected text, found none in it")
+        raise UnusableLine("missing_field", f"{asked}: expected text, found a blank one")
     given = (text for answer in fields.all(value, "answer") for text in _flat(_listed(answer), counts))
     answers = tuple(dict.fromkeys(text for text in given if text and not text.isspace()))
     faults, found = list[Fault](), list[Found]()

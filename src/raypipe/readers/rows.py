@@ -204,7 +204,9 @@ class DuplicateCheck:
         first = self._before.get(key_of(id)) if self._before else None
         before, _, at = (first or self._first.setdefault(id, f"{now} {where}")).partition(" ")
         if before != now:
-            raise UnusableLine("conflicting_id", f"id {id!r} has other content than at {at}, which is kept")
+            raise UnusableLine(
+                "conflicting_id", f"id {id!r} was read before with other content, at {at}; that row is kept"
+            )
         return at != where
 
     def knows(self, id: str) -> bool:
@@ -262,7 +264,7 @@ class Fields:
     def filled(self, name: str) -> str:
         text: str = self.get(name)
         if not text or text.isspace():
-            raise UnusableLine("missing_field", f"{self.path}{name}: expected text, found none in it")
+            raise UnusableLine("missing_field", f"{self.path}{name}: expected text, found a blank one")
         return text
 
     def identifier(self, name: str) -> str:
@@ -331,8 +333,8 @@ class Seen:
             if row.question.id.startswith(CAPTURED_ID) and not self.captured:
                 raise UnusableLine(
                     "reserved_id",
-                    f"id: expected another begin than {CAPTURED_ID!r}, which names what users of an endpoint "
-                    "asked. Rename it",
+                    f"id: expected no id that begins with {CAPTURED_ID!r}, which marks captured questions. "
+                    "Rename it",
                 )
             return self.questions.repeats(row.question.id, (row.question, row.gold), row.where)
         return row.document is not None and self.documents.repeats(row.document.id, row.document, row.where)

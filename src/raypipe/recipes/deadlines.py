@@ -58,7 +58,7 @@ def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clo
         left = due - clock()
         share = left - RESERVE_S if last else left * SHARE
         if share <= 0:
-            return [omitted(stage, question, "late", "the question's time was over before it began")]
+            return [omitted(stage, question, "late", "the question's deadline passed before it began")]
         try:
             async with asyncio.timeout(share) as limit:
                 return await _all(stage, ask, [question], degrades)

@@ -21,7 +21,7 @@ from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply
 from raypipe.recipes.step_contract import bound_of, corpus_bound_of, is_bounded, named, of_turns
 from raypipe.store.memo.cached import CallCounts, cached
 
-UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
+UNDECLARED, UNREAD = "which writes() does not name", "a field that reads() does not name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ def run(step: Any, kit: Kit, given: Any) -> Any:
 
 def question_rows(trial: Trial) -> None:
     """Checks that the same questions come back in the same order."""
-    _expect([q.id for q in trial.out] == [q.id for q in trial.given], "other questions came back")
+    _expect([q.id for q in trial.out] == [q.id for q in trial.given], "it returns other questions")
     backwards = run(trial.step, trial.kit, trial.given[::-1])
-    _expect(backwards == trial.out[::-1], "in another order the questions come out otherwise")
+    _expect(backwards == trial.out[::-1], "the order of the questions changes its output")
 
 
 def question_batch(trial: Trial) -> None:
     """Checks f(a + b) == f(a) + f(b): batching does not change the output."""
     for cut in range(len(trial.given) + 1):
         halves = [run(trial.step, trial.kit, part) for part in (trial.given[:cut], trial.given[cut:])]
-        _expect(halves[0] + halves[1] == trial.out, f"cut after {cut} questions they come out otherwise")
+        _expect(halves[0] + halves[1] == trial.out, f"a cut after {cut} questions changes its output")
     alone = [run(trial.step, trial.kit, [q])[0] for q in trial.given]
-    _expect(alone == trial.out, "one by one the questions come out otherwise")
+    _expect(alone == trial.out, "one question at a time changes its output")
     twice = run(trial.step, trial.kit, [trial.given[0], trial.given[0]])
-    _expect(twice == [trial.out[0]] * 2, "two equal questions come out unlike each other")
+    _expect(twice == [trial.out[0]] * 2, "a repeated question changes its output")
 
 
 def question_writes(trial: Trial) -> None:
@@ -120,14 +120,14 @@ def question_bound(trial: Trial) -> None:
 
 
 def _within(what: str, found: int, most: float) -> None:
-    _expect(found <= most < math.inf, f"{found} {what} of one row, and bound() says {most}")
+    _expect(found <= most < math.inf, f"{found} {what} of one row, but bound() allows {most}")
 
 
 def corpus_rows(trial: Trial) -> None:
     """Checks that output rows name input rows, and that rows of a source are adjacent and in order."""
     given, out = trial.given["source"].to_pylist(), trial.out["source"].to_pylist()
-    _expect(set(out) <= set(given), "an output row names a source that did not go in")
-    _expect(out == sorted(out, key=given.index), "the rows of a source do not stand together, or in order")
+    _expect(set(out) <= set(given), "an output row names a source that is not in its input")
+    _expect(out == sorted(out, key=given.index), "the rows of a source are not adjacent, or not in order")
 
 
 def corpus_batch(trial: Trial) -> None:
@@ -136,7 +136,7 @@ def corpus_batch(trial: Trial) -> None:
         halves = [run(trial.step, trial.kit, t) for t in (trial.given.slice(0, cut), trial.given.slice(cut))]
         both = pa.concat_tables(halves)
         same = both.schema.equals(trial.out.schema) and both.to_pylist() == trial.out.to_pylist()
-        _expect(same, f"cut after {cut} rows they come out otherwise")
+        _expect(same, f"a cut after {cut} rows changes its output")
 
 
 def corpus_faults(trial: Trial) -> None:
@@ -147,7 +147,7 @@ def corpus_faults(trial: Trial) -> None:
     out = run(trial.step, trial.kit, trial.given.set_column(at, "fault", column))
     first = trial.given["source"][0].as_py()
     found = [r["fault"] for r in out.to_pylist() if r["source"] == first and r["fault"]]
-    _expect(found == [fault], f"a row that came with a fault left as {found}")
+    _expect(found == [fault], f"expected a faulty row to pass unchanged, found {found}")
 
 
 def corpus_writes(trial: Trial) -> None:

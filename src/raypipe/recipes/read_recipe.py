@@ -228,12 +228,12 @@ def read_setting(text: str) -> FieldSetting:
     found = _FORM.fullmatch(text)
     if found is None:
         raise ConfError(
-            f"--set {text!r}: expected STEP.FIELD=VALUE, or STEP:INTO.FIELD=VALUE where several steps have "
-            "one verb, such as split.child_chars=500"
+            f"--set {text!r}: expected STEP.FIELD=VALUE, or STEP:INTO.FIELD=VALUE if several steps have "
+            "the same verb, such as split.child_chars=500"
         )
     step, path, value = found.groups()
     if not value.strip():
-        raise ConfError(f"--set {text!r}: expected a value behind the sign =; null is none")
+        raise ConfError(f"--set {text!r}: expected a value after `=`; write null for none")
     return FieldSetting(text, step, tuple(path.split(".")), config.read_value(value, f"--set {text!r}"))
 
 

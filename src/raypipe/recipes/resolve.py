@@ -188,7 +188,7 @@ def _schema(files: Conf) -> Read[JsonSchema]:
             schema = JsonSchema(json.dumps(value, separators=(",", ":")))
             longest_reply(schema)
         except TypeError as e:
-            raise where.error(f"expected what JSON can hold: {e}") from e
+            raise where.error(f"expected values that JSON can hold: {e}") from e
         except ConfError as e:
             raise where.error(str(e)) from e
         return schema

@@ -132,17 +132,19 @@ def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:
             _require_one(known, new, old)
             return replace(old, adopted=None), run
     if same:
-        raise ConfError(f"{new.name} is {name} already: both have one identity, and share all that is cached")
+        raise ConfError(
+            f"{new.name} is {name} already: they have the same identity, and share what is cached"
+        )
     expected = f"--as {name!r}: expected a model that a finished run of {store.uri} names"
     if not named:
         raise ConfError(f"{expected}, found no such run: run `raypipe eval` with it first")
-    raise ConfError(f"{expected}, other than {new.name} as it is now; {did_you_mean(name, named)}")
+    raise ConfError(f"{expected}, found none that names it; {did_you_mean(name, named)}")
 
 
 def _require_one(known: Mapping[str, AdoptionRecord], new: Model, old: Model) -> None:
     if (of := known.get(own_identity(old))) is not None:
         other = of.adoption.model.name
-        raise ConfError(f"{old.name} is adopted as {other} itself: adopt {new.name} as {other}")
+        raise ConfError(f"{old.name} itself is adopted as {other}: adopt {new.name} as {other} instead")
     for what in ("kind", "dim"):
         if (a := getattr(new, what)) != (b := getattr(old, what)):
             raise ConfError(f"{new.name}: expected {what} {b} as {old.name} has it, found {a}")

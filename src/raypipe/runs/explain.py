@@ -108,7 +108,9 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     key, recipe = keys[row], description(record.recipe)
     if key.kept:
         if (earlier := find(store, key.kept)) is None:
-            raise DataError(f"{row}: run {key.kept} answered it, whose record is no longer in {store.uri}")
+            raise DataError(
+                f"{row}: the record of run {key.kept}, which answered it, is no longer in {store.uri}"
+            )
         return replace(why(store, earlier, row), run=record.run, state="kept", kept=key.kept)
     everything = recipe.searches_all() or bool(recipe.conditions())  # as `AnswerSources.row`
     stored = arrow.question.records(store.rows("questions", "id", [row]))

@@ -98,7 +98,7 @@ def find_target(store: Store, given: str) -> Target:
             return replace(target, **fields)
     raise DataError(
         f"{store.uri}: expected the url of a page, the path of a document, or the id of a source or "
-        f"question, found no such thing as {given!r}. `raypipe inspect DIR ROW` shows the urls and sources "
+        f"question, found nothing named {given!r}. `raypipe inspect DIR ROW` shows the urls and sources "
         "of an answer"
     )
 
@@ -163,7 +163,7 @@ def check_readers(store: Store, gone: Gone) -> None:
         if held:
             raise StoreError(
                 f"{store.uri}: an endpoint or `ask` over a recipe reads table {table} at version "
-                f"{min(held)}, which would go. End it first; one over `live` follows by itself"
+                f"{min(held)}, which would be deleted. End it first; one over `live` switches by itself"
             )
 
 

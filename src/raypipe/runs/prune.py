@@ -84,7 +84,7 @@ def prune(
             if not dry_run and (left := keep.unfinished(store)):
                 raise StoreError(
                     f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and "
-                    "may need what would go. Run the same command again to its end, or give it up: "
+                    "may need what would be deleted. Run the same command again to its end, or give it up: "
                     f"`raypipe prune --abandon {left[0]}`"
                 )
             now, kept_by = clock(), release.roots(store)
@@ -100,7 +100,7 @@ def matching(names: Sequence[str], begin: str) -> str:
     if len(found) != 1:
         listed = ", ".join(found or names) or "nothing is unfinished"
         raise ConfError(
-            f"--abandon {begin!r}: expected the name of one unfinished piece of work, or its begin; {listed}"
+            f"--abandon {begin!r}: expected the name (or its beginning) of one unfinished work; {listed}"
         )
     return found[0]
 
@@ -159,8 +159,8 @@ def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
             raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
         if not (free := named[name] - found.named):
             raise ConfError(
-                f"--replies {name!r}: expected a model that nothing asks any more; a release or the last run "
-                "of a recipe names it, and asks it again without them"
+                f"--replies {name!r}: expected a model that is no longer in use; a release or the last run "
+                "of a recipe names it, and would call it again"
             )
         tables |= free
     return tables

@@ -37,7 +37,7 @@ from raypipe.store.segments import read_record, write_record
 from raypipe.store.tables import check_run
 
 FORMAT = 1
-MEND = "Put back what stood there, or remove the file and promote a run"
+MEND = "Restore its content, or remove the file and promote a run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ def promote(
     StoreError if a table version that the run searched is missing. The live release then stays.
     """
     if record.oracle:
-        why = f"is an oracle run: golds stood in the place of its {record.oracle}"
+        why = f"is an oracle run: golds replaced its {record.oracle}"
         if record.oracle == "labels":
-            why = "made training labels: golds stand in one of its stages"
+            why = "made training labels: one of its stages returns golds"
         raise ConfError(
             f"run {record.run} {why}, so it cannot answer live questions. Promote a run of the recipe itself"
         )
@@ -109,8 +109,8 @@ def promote(
             return before
         if against is not None and (before is None or before.id != against.id):
             raise GateFailed(
-                f"gates {', '.join(passed)}: run {record.run} was held against release {against.id}, and "
-                f"meanwhile {before.id if before else 'no release'} is live. It stays; promote again"
+                f"gates {', '.join(passed)}: run {record.run} was compared with release {against.id}, but "
+                f"now {before.id if before else 'no release'} is live. live stays as it is; promote again"
             )
         number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
         id = check_run(f"r{number:04d}-{record.run[:8]}")
@@ -205,7 +205,7 @@ def release_of(store: Store, id: str) -> Release:
     name = f"{RELEASES}/{check_run(id)}.json"
     found = read_record(store, name, Release, MEND)
     if found is None:
-        raise ConfError(f"{store.uri}/{name} is gone: promote a run again")
+        raise ConfError(f"{store.uri}/{name} is missing: promote a run again")
     if found.format != FORMAT:
         raise StoreError(
             f"{store.uri}/{name}: release of format {found.format}, this raypipe reads {FORMAT}: promote "

@@ -155,7 +155,7 @@ class Answerer:
                 raise
         # Stages stop in time by themselves, so the time went to opening tables or to the request's documents.
         stage = "store" if request.sources is None else "documents"
-        why = "the question's time was over before it could be searched"
+        why = "the question's deadline passed before it could be searched"
         late = Fault(stage, "late", why, transient=True)
         question = replace(
             request.question, answer=IDK, outcome="abstained", degraded=(stage,), faults=(late,)

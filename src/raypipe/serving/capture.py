@@ -225,7 +225,7 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
         return replace(c, url=redact(c.url), page=page, snippet=snippet, name=name)
 
     if redact(answer.where) != answer.where:
-        raise RedactionFailed("would change the condition of a question, which is to hold as it was")
+        raise RedactionFailed("would change the filter of a question, which must stay as it is")
     citations, query = answer.citations, redact(answer.query)
     quotes = (
         replace(q, source=renamed.get(q.source, q.source) or "", text=redact(q.text)) for q in answer.quotes

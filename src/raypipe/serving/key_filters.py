@@ -109,7 +109,9 @@ def _key_filters(tree: Any, path: str) -> tuple[KeyFilter, ...]:
             raise ConfError(f"{where}: {e}") from e
         for number, digest in enumerate(keys.digests, start=1):
             if (other := owners.setdefault(digest, name)) != name:
-                raise ConfError(f"{where}: key {number} is a key of filter {other}, too; each has its own")
+                raise ConfError(
+                    f"{where}: key {number} is also a key of filter {other}; each filter needs its own keys"
+                )
         built.append(KeyFilter(name, keys, filters))
     if not built:
         raise ConfError(f"{path}: expected at least one filter, found none")

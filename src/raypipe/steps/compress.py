@@ -71,10 +71,10 @@ class Compress:
         if (self.model is None) == (self.embedder is None):
             raise ValueError("expected embedder, or model and prompt, found both or neither")
         if (self.model is None) != (self.prompt is None):
-            raise ValueError("expected model with prompt, found one alone")
+            raise ValueError("model and prompt: expected both or neither, found one")
         if self.fitted is not None:
             if self.embedder is None:
-                raise ValueError("fitted: expected with embedder alone, found model")
+                raise ValueError("fitted: expected only with embedder, found model")
             require_fitted_with(self.fitted, self.embedder)
         if self.model is not None and self.prompt is not None:
             require_prompt(self.model, [self.prompt], {SENTENCES})

@@ -50,7 +50,7 @@ class AnswerProbability:
             raise ValueError(f"threshold: expected a probability from 0 to 1, found {self.threshold}")
         if unlike := sorted(self.weights.keys() ^ self.means.keys()):
             raise ValueError(
-                f"weights and means: expected the same features, found {unlike[0]!r} in one alone"
+                f"weights and means: expected the same features, found {unlike[0]!r} in only one"
             )
         for name in self.weights:
             if unknown(name):

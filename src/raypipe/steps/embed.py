@@ -177,7 +177,7 @@ class EmbedContextual(EmbedsChunks):
         EmbedsChunks.__post_init__(self)
         require_prompt(self.writer, [self.prompt], OWN)
         if strange := sorted({*self.prompt.variables} - OWN):
-            raise ValueError(f"prompt: expected one that uses {sorted(OWN)} alone, found {strange[0]!r}")
+            raise ValueError(f"prompt: expected one that uses only {sorted(OWN)}, found {strange[0]!r}")
         if self.document_chars < 1:
             raise ValueError(f"document_chars: expected at least 1, found {self.document_chars}")
 

@@ -52,9 +52,9 @@ class Examples:
         if self.top < 1:
             raise ValueError(f"top: expected at least 1, found {self.top}")
         if (self.choose == "nearest") != (self.embedder is not None):
-            raise ValueError("embedder: expected with choose: nearest and only there")
+            raise ValueError("embedder: expected with choose: nearest, and only with it")
         if self.choose == "nearest" and self.seed:
-            raise ValueError("seed: expected with choose: random alone")
+            raise ValueError("seed: expected only with choose: random")
         if (self.tokens is None) != (self.tokenizer is None):
             raise ValueError("tokens and tokenizer: expected both or neither")
         if self.tokens is not None and self.tokens < 1:
@@ -62,7 +62,7 @@ class Examples:
         if strange := sorted(uses(self.shown) - FIELDS):
             raise ValueError(f"shown: it uses {strange[0]!r}; expected {', '.join(sorted(FIELDS))}")
         if self.bank is not None and self.shown != SHOWN:
-            raise ValueError("shown: expected with pool alone")
+            raise ValueError("shown: expected only with pool")
 
     def reads(self) -> frozenset[str]:
         return frozenset({"text", "citations"})

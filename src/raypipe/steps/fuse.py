@@ -57,7 +57,9 @@ class Fuse:
         if bad := [n for n, w in weights.items() if not math.isfinite(w)]:
             raise ValueError(f"weights: expected finite numbers, found {weights[bad[0]]} for {bad[0]!r}")
         if self.method == "rrf" and self.norms:
-            raise ValueError("norms: rrf uses ranks and takes none; leave them out or say method: weighted")
+            raise ValueError(
+                "norms: method rrf uses ranks, not scores. Leave norms out, or use method: weighted"
+            )
         if unknown := sorted(set(self.norms) - {*weights, *self.weights}):
             raise ValueError(f"norms: {unknown[0]!r} has no weight; weights name {', '.join(weights)}")
         if self.top < 1:
@@ -91,7 +93,7 @@ class Fuse:
                 if lacking := sum(n not in h.scores for h in hits):
                     detail = (
                         f"{lacking} of {len(hits)} candidates have no score {n!r}; "
-                        "score them all, drop the weight, or say missing: zero or min"
+                        "score them all, drop the weight, or set missing: zero or min"
                     )
                     fault = Fault("fuse", "missing_score", detail, transient=False)
                     return replace(question, order=(), faults=(*question.faults, fault))

@@ -123,14 +123,14 @@ class Generate:
         constraint = self.sampling().constraint
         if self.model.dialect == "openai" and self.repeats:
             raise ValueError(
-                f"repeats: {self.model.name!r} is behind a server of dialect openai, which cuts no such "
-                f"reply. Say dialect: vllm in its entry of the models file where vLLM answers"
+                f"repeats: {self.model.name!r} is behind a server of dialect openai, which cannot cut "
+                f"repeating replies. If vLLM serves it, set dialect: vllm in its entry of the models file"
             )
         if self.model.dialect == "openai" and not isinstance(constraint, JsonSchema | None):
             raise ValueError(
-                f"model: {self.model.name!r} is behind a server of dialect openai, which holds replies to "
-                f"JSON schemas alone, and this step wants a {type(constraint).__name__.lower()}. Say "
-                f"dialect: vllm in its entry of the models file where a vLLM server answers"
+                f"model: {self.model.name!r} is behind a server of dialect openai, which constrains "
+                f"replies only by a JSON schema; this step has a {type(constraint).__name__.lower()}. If "
+                f"vLLM serves it, set dialect: vllm in its entry of the models file"
             )
 
     def reads(self) -> frozenset[str]:
@@ -286,16 +286,18 @@ class Generate:
     def _check_reply(self) -> None:
         named = self.reply in ("label", "certainty")
         if named != bool(self.labels):
-            raise ValueError(f"labels: expected with reply: label and only there, found reply: {self.reply}")
+            raise ValueError(
+                f"labels: expected with reply: label, and only with it; found reply: {self.reply}"
+            )
         if self.reply == "certainty" and self.default is None:
-            raise ValueError("default: expected with reply: certainty, found none")
+            raise ValueError("default: expected one with reply: certainty, found none")
         for name, given, kind, fits in (
             ("default", self.default is not None, "label", named),
             ("after", bool(self.after), "plain", self.reply == "plain"),
             ("confident", self.confident is not None, "confidence", self.reply == "confidence"),
         ):
             if given and not fits:
-                raise ValueError(f"{name}: expected with reply: {kind} alone, found reply: {self.reply}")
+                raise ValueError(f"{name}: expected only with reply: {kind}, found reply: {self.reply}")
 
     def _check_context(self) -> None:
         if self.context_tokens is not None and self.context_chars is not None:

@@ -100,7 +100,7 @@ def _replace(
         checked_at, units = _check_staged(store, table, run, records)
         dataset, unit = store.dataset(table, checked_at), kind_of(table).unit
         if unit is None:
-            raise StoreError(f"{table}: a table without units has nothing to replace")
+            raise StoreError(f"{table}: expected a table with a unit, by which rows are replaced; found none")
         units = Ids(units).joined(Ids.of(gone, units.type))
         there = units.where(present(dataset, unit, units.array)).array
         old = rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy()
@@ -181,7 +181,7 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
 
     added = gathered(units(), kind)
     if twice := repeats(added):
-        raise StoreError(f"{table}, run {run}: {twice} values of {unit} stand in two parts")
+        raise StoreError(f"{table}, run {run}: {twice} values of {unit} are in two parts")
     return version, added
 
 
@@ -201,9 +201,9 @@ def _check_new(
     if there := pc.sum(present(dataset, unit, asked)).as_py():
         drop_records(store, table, run)
         raise AddedMeanwhile(
-            f"{table}: {there} of {len(added)} values of {unit} that run {run} would add are there already: "
-            "another run added them meanwhile. None of this run's rows were kept; start the command again: "
-            "it plans what is still missing"
+            f"{table}: {there} of {len(added)} values of {unit} that run {run} would add are already in the "
+            "table: another run added them meanwhile. None of this run's rows were kept. Run the command "
+            "again: it plans what is still missing"
         )
 
 

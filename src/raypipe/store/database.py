@@ -114,8 +114,8 @@ class Store:
         for name in self.files.names(FORGETTING):
             given = json.loads(self.files.read(f"{FORGETTING}/{name}") or b"{}").get("given", ())
             raise StoreError(
-                f"{self.uri}: a forget was begun and has not ended, so a part of it is there yet. Run it "
-                f"again to its end: `raypipe forget {' '.join(map(repr, given))} --yes --store {self.uri}`"
+                f"{self.uri}: a forget was begun and has not ended, so some of its text is still stored. "
+                f"Run it again: `raypipe forget {' '.join(map(repr, given))} --yes --store {self.uri}`"
             )
 
     @property
@@ -260,7 +260,9 @@ class Store:
             except OSError as e:  # two drivers index at the same time: one of them must try again
                 if "commit conflict" not in str(e):
                     raise
-        raise StoreError(f"table {table} at {self.uri} could not be indexed: others index it all the time")
+        raise StoreError(
+            f"table {table} at {self.uri} could not be indexed: other processes keep indexing it"
+        )
 
     def check_indexes(self, table: str, version: int | None = None) -> None:
         """Raises StoreError if a scalar index of the table is missing; an empty table needs none."""

@@ -168,8 +168,8 @@ class Files:
             if e.errno not in NO_LINKS:
                 raise
             raise StoreError(
-                f"{self.uri}: expected a folder with hard links, by which one of two processes makes a file, "
-                f"found one without: {e}. Put the store on a local disk, on NFS or in an object store"
+                f"{self.uri}: expected a folder with hard links, by which only one process creates a "
+                f"file, found one without: {e}. Put the store on a local disk, on NFS or in an object store"
             ) from e
         finally:
             os.unlink(staged)
@@ -261,8 +261,8 @@ def need(files: Files, nbytes: int, what: str) -> None:
     reserve = int(min(RESERVE, RESERVE_SHARE * disk.total))
     if disk.free < nbytes + reserve:
         raise DiskFull(
-            f"{what} needs at least {_mb(nbytes)} at {files.uri} and {_mb(reserve)} to finish in; "
-            f"{_mb(disk.free)} are free. Nothing was started. Free some, or run `raypipe prune`"
+            f"{what} needs at least {_mb(nbytes)} at {files.uri} and {_mb(reserve)} to finish; "
+            f"{_mb(disk.free)} are free. Nothing was started. Free some space, or run `raypipe prune`"
         )
 
 

@@ -90,7 +90,7 @@ class SourceTexts(ABC):
         """Reads a list column of each source. Raises ConfError if the table was made without it."""
         if name not in self._texts.schema.names:
             raise ConfError(
-                f"the texts here do not say {_MEANING[name]}: index again, with `parse` in the corpus half"
+                f"the texts here do not record {_MEANING[name]}: index again, with `parse` in the corpus half"
             )
         rows = await self._rows(sources, ["source", name])
         values = zip(id_texts(rows["source"]), rows[name].to_pylist(), strict=True)

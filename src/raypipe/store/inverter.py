@@ -66,7 +66,7 @@ def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> Passa
     place = pc.index_in(real["source"], value_set=order)
     rank = pc.index_in(real["source"], value_set=names)
     if place.null_count or rank.null_count:
-        raise StoreError("a source has passages and no text: the tables of the index do not belong together")
+        raise StoreError("a source has passages and no text: the tables of the index do not match")
     spans = [real["parent_start"].to_numpy(), real["parent_end"].to_numpy()]
     distinct = np.unique(np.stack([place.to_numpy(), *spans, rank.to_numpy()]).astype(np.int64), axis=1)
     place, starts, ends, rank = distinct  # (passages,) int64 each, by source, then by span

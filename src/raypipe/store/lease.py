@@ -298,8 +298,8 @@ def claim(files: Files, name: str, content: bytes) -> bool:
     if _create(files, name, content):
         raise StoreError(
             f"{files.uri}: expected an object store with conditional writes (If-None-Match), found one that "
-            "lets two processes create the same object, so no process can hold the store alone. Use a "
-            "local folder, or a store that has them: S3, Google Cloud Storage, Azure, MinIO"
+            "lets two processes create the same object, so no lease can protect the store. Use a local "
+            "folder, or a service that has them: S3, Google Cloud Storage, Azure, MinIO"
         )
     files.write(name, content)
     return True

@@ -192,7 +192,7 @@ def _reading(store: Store, run: str) -> Iterator[pa.NativeFile]:
     name = _ids(run)
     if (file := store.files.open(name)) is None:
         raise StoreError(
-            f"{store.uri}: {name} is gone, so run {run} was ended by another command. Start this one "
+            f"{store.uri}: {name} is missing: another command ended run {run}. Run this command "
             "again: it plans what is still missing"
         )
     with reaching(f"{store.uri}/{name}"), file:
@@ -296,8 +296,8 @@ def need_record(store: Store, table: str, run: str, part: str) -> Record:
     """Reads the completion record of a part that must be done; raises StoreError if it is not."""
     if (record := read_record(store, table, run, part)) is None:
         raise StoreError(
-            f"{table}, run {run}: part {part} has no whole completion record, or its files are gone. Nothing "
-            "was committed; start the command again: only such parts are done again"
+            f"{table}, run {run}: part {part} has an incomplete completion record, or lacks files. Nothing "
+            "was committed. Run the command again: it repeats only such parts"
         )
     return record
 

@@ -172,7 +172,7 @@ def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
             found = schema.field(f.name).type if f.name in schema.names else "no such column"
             raise DataError(f"{table}: column {f.name} must be {f.type}, found {found}")
     if not kind.more and len(schema) > len(fixed):
-        raise DataError(f"{table}: no place for columns {sorted(set(schema.names) - set(fixed))}")
+        raise DataError(f"{table}: unexpected columns {sorted(set(schema.names) - set(fixed))}")
     fields = list[pa.Field]()
     for field in (fixed.get(f.name, f) for f in schema):
         if table in INGEST_TABLES and field.name in kind.key:
@@ -190,13 +190,13 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
     unknown, missing or wrongly typed column, a null, bad UTF-8, an invalid vector, or a duplicate key."""
     extra, missing = set(data.schema.names) - set(schema.names), set(schema.names) - set(data.schema.names)
     if extra or missing:
-        raise DataError(f"{table}: columns too many: {sorted(extra)}, missing: {sorted(missing)}")
+        raise DataError(f"{table}: unexpected columns: {sorted(extra)}, missing columns: {sorted(missing)}")
     columns = [data[f.name].combine_chunks() for f in schema]
     for field, column in zip(schema, columns, strict=True):
         if column.type != field.type:
             raise DataError(f"{table}.{field.name}: expected {field.type}, found {column.type}")
         if column.null_count and not field.nullable:
-            raise DataError(f"{table}.{field.name}: {column.null_count} values are null, none may be")
+            raise DataError(f"{table}.{field.name}: expected no null, found {column.null_count}")
         if field.name == "vector":
             shape = (len(column), column.type.list_size)  # (rows, dim); no row where no source has a chunk
             numbers = column.flatten().to_numpy(zero_copy_only=False).reshape(shape)  # a null becomes nan
@@ -208,13 +208,13 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
         rows = pa.Table.from_arrays(columns, schema=schema)
         rows.validate(full=True)
     except pa.ArrowInvalid as e:
-        raise DataError(f"{table}: {e}; a table with such a value cannot be read any more") from e
+        raise DataError(f"{table}: {e}; a table with such a value could not be read") from e
     key = list(kind_of(table).key)
     counts = rows.group_by(key).aggregate([([], "count_all")])
     if counts.num_rows < rows.num_rows:
         first = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(key)
         twice = arrow.with_id_texts(first.to_pylist()[0])
-        raise DataError(f"{table}: {rows.num_rows - counts.num_rows} rows are there twice, such as {twice}")
+        raise DataError(f"{table}: {rows.num_rows - counts.num_rows} rows are duplicates, such as {twice}")
     return rows
 
 

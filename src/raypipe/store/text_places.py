@@ -72,7 +72,7 @@ class FoundText:
 
     place: str  # a table, a file of the store, or a folder
     rows: int
-    does: str = "rows go"  # the consequence for these rows, for people
+    does: str = "rows are removed"  # the consequence for these rows, for people
 
 
 Edit: TypeAlias = Callable[[Gone, dict[str, Any]], dict[str, Any]]
@@ -165,7 +165,7 @@ def in_tables(
     for table in sorted(tables(store), key=lambda t: order.index(t.partition("-")[0])):
         place = place_of(table)
         going, edited = place.ids(gone, table)
-        for values, does in ((going, "rows go"), (edited, "rows lose what names it")):
+        for values, does in ((going, "rows are removed"), (edited, "rows lose the fields that name it")):
             found = wheres(store.dataset(table), place.column, values)
             if count := sum(store.count(table, where) for where in found):
                 yield FoundText(table, count, does)

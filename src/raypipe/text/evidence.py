@@ -27,18 +27,18 @@ from raypipe.text.words import analyse
 ANALYZER = "stems"
 
 FEATURES: Mapping[str, str] = {
-    "cosine": "of question and sentence",
-    "ahead": "by how much it is above the best other candidate's",
-    "overlap": "share of the question's words in the sentence, the rarer among the candidates the heavier",
-    "around": "the same with its title and heading",
+    "cosine": "cosine of question and sentence",
+    "ahead": "lead of its cosine over the best other candidate's",
+    "overlap": "share of the question's words in the sentence, weighted by their rarity among the candidates",
+    "around": "overlap with the sentence, its title and heading",
     "fact": "1 for a fact of a table",
-    "fact_cosine": "of question and fact, under the title of its page",
+    "fact_cosine": "cosine of question and fact, under the title of its page",
     "row": "share of the question's words in the fact, its row, title and heading",
     "title": "1 for the title of a page",
-    "titled": "1 for a title with the version that is asked for",
-    "typed": "1 where a person, date, weekday, number or version is asked for, and it has one",
-    "lacks": "1 where such a thing is asked for, and it has none",
-    "absent": "1 where it lacks a name or number of the question, with its title and heading",
+    "titled": "1 for a title with the version that the question asks for",
+    "typed": "1 if the question asks for a person, date, weekday, number or version, and it has one",
+    "lacks": "1 if the question asks for one of these, and it has none",
+    "absent": "1 if it, its title and heading lack a name or number of the question",
     "rank": "1 / (1 + rank of its passage)",
 }
 """Feature -> meaning. Features of sentences are 0 for facts; features of facts are 0 for sentences."""

@@ -166,7 +166,7 @@ def parse(where: str) -> Node:
     Join(op='not', parts=(Test(field='year', op='<', values=(2024.0,)),))
     """
     if not where.strip():  # such as an unset variable, which must not select everything
-        expected = f"expected a condition, {EXAMPLE}, found an empty text; leave it out for none"
+        expected = f"expected a condition, {EXAMPLE}, found an empty text; leave it out for no condition"
         raise ConditionError(f"where: {expected}")
     import lark  # here for the same reason as in `_reader`
 
@@ -181,7 +181,7 @@ def parse(where: str) -> Node:
         ends = getattr(getattr(e, "token", None), "type", "") == "$END"
         place = len(where) if ends or at is None or at < 0 else at
         raise ConditionError(
-            f"where: expected a condition, {EXAMPLE}; character {place + 1} fits none{_hint(where, place)}"
+            f"where: expected a condition, {EXAMPLE}; cannot read character {place + 1}{_hint(where, place)}"
         ) from e
     return tree
 
@@ -190,7 +190,7 @@ def _hint(where: str, place: int) -> str:
     """Returns a hint about the usual mistake at a character, without quoting the condition.
 
     >>> _hint('team = "hr"', 7), _hint("lower(team) = 'hr'", 5), _hint("team = 'hr", 7), _hint("a == 1", 3)
-    (': texts and days stand in single quotes', ': there are no functions', ': a quote is not closed', '')
+    (': put texts and days in single quotes', ': there are no functions', ': a quote is not closed', '')
     """
     found, before = where[place : place + 1], where[:place]
     if where.count("'") % 2:
@@ -201,8 +201,8 @@ def _hint(where: str, place: int) -> str:
         return ": `is null` tests for null"
     is_day = found == "-" and before[-1:].isdigit()
     if is_day or found.isalpha() or found in tuple('"\u2018\u2019\u201c\u201d'):
-        return ": texts and days stand in single quotes"
-    return ": a list stands in brackets" if found == "'" and before.rstrip().lower().endswith(" in") else ""
+        return ": put texts and days in single quotes"
+    return ": put a list in brackets" if found == "'" and before.rstrip().lower().endswith(" in") else ""
 
 
 def tests_of(node: Node) -> Iterator[Test]:

@@ -19,18 +19,18 @@ PASSAGES: Mapping[MadeKind, int] = {"fact": 1, "two": 2, "list": 1, "comparison"
 """Kind of question -> number of passages that it is made from."""
 
 REASONS: Mapping[str, str] = {
-    "unreadable": "the reply is no such object",
+    "unreadable": "the reply is not the JSON object asked for",
     "declined": "the model found nothing to ask",
     "form": "the question is too short or too long, or asks nothing",
-    "refers": "the question speaks of its passage",
-    "answer_form": "there is no answer, or a long one",
-    "answer_not_found": "the answer does not stand in the passages",
-    "answer_told": "the answer stands in the question",
-    "no_choice": "the answer of a comparison is neither side, nor yes or no",
-    "quote_not_found": "a quote does not stand in its passage",
+    "refers": "the question mentions its passage",
+    "answer_form": "the answer is missing or too long",
+    "answer_not_found": "the answer is not in the passages",
+    "answer_told": "the question contains the answer",
+    "no_choice": "the answer to a comparison is not one of its sides, yes or no",
+    "quote_not_found": "a quote is not in its passage",
     "double": "an earlier question asks the same",
     "not_answerable": "the passages do not give this answer",
-    "answerable": "the documents answer what they should not",
+    "answerable": "the documents answer it, but should not",
     "known_without": "the model answers it without the passages",
     "no_reply": "a call failed",
 }

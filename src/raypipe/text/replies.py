@@ -152,7 +152,7 @@ def read_text(text: str, what: str = "a text") -> ParsedReply:
     'answered'
     """
     if not (said := text.strip()):
-        raise UnreadableReply(f"expected {what}, found white space alone")
+        raise UnreadableReply(f"expected {what}, found only white space")
     return ParsedReply(said, ANSWERED)
 
 

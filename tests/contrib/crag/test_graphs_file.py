@@ -95,7 +95,7 @@ def test_a_folder_that_was_edited_since_is_refused_where_it_is_opened(made, tmp_
     file.write_text(before.replace("2014", "2015"))
     with pytest.raises(ConfError, match=r"graph 'world': .* not what the recipe was resolved with") as caught:
         LocalKit(None).data(ref)
-    assert ref.version in str(caught.value) and "Put back what was there" in str(caught.value)
+    assert ref.version in str(caught.value) and "Restore it on every machine" in str(caught.value)
     file.write_text(before)
     LocalKit(None).data(ref)
 
@@ -113,8 +113,8 @@ def test_periods_are_words_or_seconds_and_no_identity(made):
     ("entry", "said"),
     [
         ({"kind": "cloud"}, "expected a graph, of kind folder or server"),
-        ({"kind": "server", "where": "http://x"}, "version: expected for a server"),
-        ({"kind": "folder", "version": "v"}, "version: expected for a server"),
+        ({"kind": "server", "where": "http://x"}, "version: expected with kind server"),
+        ({"kind": "folder", "version": "v"}, "version: expected with kind server"),
         ({"kind": "server", "where": "here", "version": "v"}, "expected http://HOST:PORT"),
         ({"kind": "folder", "refresh": {"movie": "weekly"}}, "expected static, daily, live or seconds"),
         ({"kind": "folder", "levels": {"film": ["exact"]}}, "'film' is no kind of name"),

@@ -230,7 +230,7 @@ def test_workers_that_still_do_not_fit_are_refused_with_what_helps(recipes):
 def test_mistakes_in_a_cluster_file_are_named():
     for change, said in (
         ({"machines": []}, "expected the machines"),
-        ({"machines": [{"nodes": 1, "cpus": 2, "gpus": 1}]}, "gpu_gib, the memory of one, belong together"),
+        ({"machines": [{"nodes": 1, "cpus": 2, "gpus": 1}]}, "expected both gpus and gpu_gib"),
         ({"pools": {"parse": {"actors": "fti", "cpus": 1}}}, "pools.parse.actors"),
         ({"grow": True}, "did you mean 'grows'"),
     ):

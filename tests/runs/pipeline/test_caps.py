@@ -55,7 +55,7 @@ def test_a_cap_on_calls_is_exceeded_by_one_task_at_most_and_the_same_command_end
             break
         except CapReached as e:
             stopped += 1
-            assert e.exit_code == 8 and "the same command continues" in str(e)
+            assert e.exit_code == 8 and "The same command continues" in str(e)
             used = int(str(e).partition("after ")[2].partition(" calls")[0])
             assert MOST <= used <= MOST + largest
     assert stopped > 1 and calls(done) == expected
@@ -189,7 +189,7 @@ def test_over_ray_a_cap_ends_with_8_and_the_same_command_goes_on_to_the_end(
         stopped = []
         while (found := run("capped", "--max-calls", str(CAP)))[0]:
             code, out, err, calls = found
-            assert code == 8 and not out and "the same command continues" in err, err
+            assert code == 8 and not out and "The same command continues" in err, err
             assert not (tmp_path / "capped/run.json").exists()
             said = int(re.search(rf"--max-calls {CAP} is reached after (\d+) calls", err)[1])
             assert said == calls, "what was in flight is counted, too"

@@ -102,7 +102,7 @@ def test_rows_all_of_which_fail_are_not_to_blame_also_not_for_the_second_worker(
 
 def test_rows_that_fail_to_the_end_go_to_another_worker_which_tries_them_first():
     failing = set(ids(10)[6:])
-    with pytest.raises(Unproven, match="4 rows fail one after the other") as back:
+    with pytest.raises(Unproven, match="the last 4 rows of a task all fail") as back:
         Work(on(failing, RuntimeError("?"))).run(ids(10))
     assert back.value.rows == tuple(ids(10)[6:])
     again = Suspects(back.value.rows)
@@ -124,12 +124,12 @@ def test_a_row_alone_in_its_task_is_blamed_where_the_worker_did_others_else_it_s
     error = ValueError("no such word")
     _, lost = Work(lambda some: error).run(["r00"], witnessed=True)
     assert not lost["r00"].fault.transient
-    with pytest.raises(Unproven, match="a row fails that is alone in its task"):
+    with pytest.raises(Unproven, match="the only row of a task fails"):
         Work(lambda some: error).run(["r00"])
     _, lost = Work(lambda some: error).run(["r00"], Suspects(("r00",), witnessed=True))
     assert not lost["r00"].fault.transient, "the first worker had done others"
     _, lost = Work(lambda some: error).run(["r00"], Suspects(("r00",)))
-    assert lost["r00"].fault.transient and "no other row is next to it" in lost["r00"].fault.detail
+    assert lost["r00"].fault.transient and "its task has no other row" in lost["r00"].fault.detail
 
 
 @pytest.mark.parametrize("error", [DiskFull("full"), DataError("bad"), WorkerBroken("CUDA error")])

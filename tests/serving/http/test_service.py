@@ -278,7 +278,7 @@ WRONG = {
         {"query": "x", "filters": {"where": " "}},
         [
             "filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01', found an "
-            "empty text; leave it out for none"
+            "empty text; leave it out for no condition"
         ],
     ),
     "a misspelt field": (
@@ -312,7 +312,7 @@ WRONG = {
         [
             "time: expected MM/DD/YYYY, HH:MM:SS PT (or ET), or YYYY-MM-DD with or without "
             "HH:MM:SS; leave it "
-            "out where it is not known"
+            "out if it is not known"
         ],
     ),
     "a deadline beyond the most": (

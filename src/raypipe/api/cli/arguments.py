@@ -73,15 +73,17 @@ _RECIPE = "a name under conf/recipes, or a path"
 RECIPE: Any = arg(_RECIPE, "RECIPE", needed=True)
 LIVE = f"{_RECIPE}; live: the released one"
 RUN: Any = arg("the --out folder of a finished eval", "DIR", needed=True)
-MODELS: Any = arg("models file laid over conf/models.yaml: an entry replaces that of its name whole", "FILE")
+MODELS: Any = arg(
+    "models file on top of conf/models.yaml: its entries replace those of the same name", "FILE"
+)
 LLM: Any = arg(
-    "in the place of the recipe's language models: an entry of the models file, a folder, or URL#MODEL, such "
-    "as http://127.0.0.1:8000/v1#MODEL with the key $RAYPIPE_LLM_KEY",
+    "use this in place of the recipe's language models: an entry of the models file, a folder, or "
+    "URL#MODEL, such as http://127.0.0.1:8000/v1#MODEL with the key $RAYPIPE_LLM_KEY",
     "MODEL",
 )
 GRAPHS: Any = arg(
-    "where graphs, public data and examples lie; without NAME all (as conf/graphs.yaml says, else kg in the "
-    "data)",
+    "location of a graph, public data or examples; without NAME, of all (as in conf/graphs.yaml, else kg in "
+    "the data)",
     "[NAME=]WHERE",
     _graph,
     flag="--graph",
@@ -94,12 +96,12 @@ SETS: Any = arg(
     flag="--set",
     each=True,
 )
-DATA: Any = arg("files to ingest first, or URIs of some", "PATH")
+DATA: Any = arg("files or URIs to ingest first", "PATH")
 _FORMATS = ("crag", "beir", "qasper", "oag", "warc", "rows")
 _FORMAT = (
-    "of the data: crag, beir, synth, qasper, oag (OAG-QA), warc (a crawl's pages), rows (questions or "
+    "format of the data: crag, beir, synth, qasper, oag (OAG-QA), warc (a crawl's pages), rows (questions or "
     "documents of your own: jsonl, json, csv or parquet), {}or MODULE:NAME of a reader of your own (default: "
-    "by its looks)"
+    "detected)"
 )
 FORMAT: Any = arg(_FORMAT.format(""), "FORMAT", one_of(*_FORMATS, kind="readers"))
 FILES_FORMAT: Any = arg(
@@ -108,23 +110,25 @@ FILES_FORMAT: Any = arg(
     one_of(*_FORMATS, "files", kind="readers"),
 )
 FIELDS: Any = arg(
-    "fields that common names do not find, by role: query=FIELD, answer=FIELD (A+B: both), id, documents, "
+    "fields with uncommon names, by role: query=FIELD, answer=FIELD (A+B: both), id, documents, "
     "time, domain, question_type; of documents title, url, text, html, path. a.b is b inside a",
     "ROLE=FIELD,...",
 )
 KIND: Any = arg(
-    "of the golds: crag, qa, qasper, ranking, or MODULE:NAME (the format's)",
+    "kind of the golds: crag, qa, qasper, ranking, or MODULE:NAME (default: the format's)",
     "KIND",
     one_of("crag", "qa", "qasper", "ranking"),
 )
 read_rule = one_of("official", "accuracy", "words")
-FILE_RULE: Any = arg("by which a file was judged (official; of a run, its own)", "RULE", read_rule)
-TRIM: Any = arg("cut answers to 75 tokens, as CRAG does (of llama-2)", "TOKENIZER", const="llama-2-tokens")
+FILE_RULE: Any = arg("rule by which a file was judged (official; for a run, its own)", "RULE", read_rule)
+TRIM: Any = arg(
+    "cut answers to 75 tokens, as CRAG does (tokens of llama-2)", "TOKENIZER", const="llama-2-tokens"
+)
 LABELS: Any = arg("people's verdicts (labels.jsonl), which outrank the judge's", "FILE")
-LIMIT: Any = arg("take the first N questions only", "N", whole(1))
+LIMIT: Any = arg("take only the first N questions", "N", whole(1))
 REFRESH: Any = arg("recompute answers that rest on expired replies of a knowledge graph (graphs.yaml)")
-MARGIN: Any = arg("within M to either side is the same (0.02)", "M", above_0, default=0.02)
-MEASURE: Any = arg("what is made best or compared, such as f1 (the one that reports begin with)", "NAME")
+MARGIN: Any = arg("count differences within M as the same (0.02)", "M", above_0, default=0.02)
+MEASURE: Any = arg("measure to optimise or compare, such as f1 (the lead measure of reports)", "NAME")
 DRY_RUN: Any = arg("check everything, print the plan, run nothing")
 
 
@@ -148,8 +152,8 @@ class RecipeFlags:
 class StoreFlags:
     """Options that choose the store."""
 
-    store: str | None = arg("where it is ($RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)", "URI")
-    docs: str | None = arg("a folder in its place; what runs a recipe reads first what changed", "DIR")
+    store: str | None = arg("the store ($RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)", "URI")
+    docs: str | None = arg("search this folder instead of a store; its changed files are read first", "DIR")
 
     def uri(self, session: Session, read: bool = False) -> str | None:
         """Returns the store's address; None: the environment names it. `read`: first reads changes in
@@ -183,7 +187,7 @@ class ScoredFlags(Options):
         "official, accuracy, words, or MODULE:NAME, of kind crag (official)", "RULE", read_rule
     )
     judge: str | None = arg(
-        "decides what the rule leaves open: an entry of the models file, a folder, URL#MODEL with the key "
+        "judge of what the rule leaves open: an entry of the models file, a folder, URL#MODEL with the key "
         "$RAYPIPE_JUDGE_KEY, or MODULE:NAME",
         "MODEL",
     )
@@ -195,18 +199,18 @@ class PlanFlags(ScoredFlags):
 
     limit: int | None = LIMIT
     refresh: bool = REFRESH
-    only_new: bool = arg("keep the answers of the run before, marked; answer only questions without one")
+    only_new: bool = arg("keep the answers of the run before, marked; answer only the other questions")
 
 
 @dataclass(frozen=True)
 class WorkFlags(Options):
     """Options that limit an eval's work, or repeat a part of it."""
 
-    fresh: bool = arg("answer all questions; ask language models again in place of using cached replies")
+    fresh: bool = arg("answer all questions; ask language models again instead of using cached replies")
     max_calls: int | None = arg("start no task after N calls to models and graphs", "N", whole(1))
     max_usd: float | None = arg("start no task after X US dollars of what has a price", "X", above_0)
     max_hours: float | None = arg("start no task after H hours of wall time", "H", above_0)
-    retry_faults: bool = arg("try rows again that failed permanently")
+    retry_faults: bool = arg("retry rows that failed permanently")
 
 
 def say_data(shell: Shell, data: object, store: str | None) -> None:

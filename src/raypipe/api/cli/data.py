@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 def download(
     session: Session,
     what: Literal["crag", "qasper"] = arg("whose files", needed=True),
-    folder: Path = arg("the folder that gets them", "DIR", needed=True),
+    folder: Path = arg("folder for the files", "DIR", needed=True),
     *,
-    task: Literal["1", "3"] | None = arg("of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)"),
-    version: Literal["v4", "v5"] | None = arg("of crag: v5 adds popularity labels (v4)"),
+    task: Literal["1", "3"] | None = arg(
+        "required for crag: 1 has 5 pages a question (0.7 GB), 3 has 50 (7.7 GB)"
+    ),
+    version: Literal["v4", "v5"] | None = arg("version of crag: v5 adds popularity labels (v4)"),
 ) -> int:
     if what == "qasper":
         if task or version:
-            raise ConfError("--task and --version: expected with crag alone; qasper has one set of files")
+            raise ConfError("--task and --version: expected only with crag; qasper has one set of files")
         files = raypipe.download_qasper(folder, session)
     elif task is None:
         raise ConfError("--task: expected 1 or 3 with crag, found none")
@@ -42,13 +44,13 @@ def download(
 @command("ingest", "faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run")
 def ingest(
     shell: Shell,
-    paths: Sequence[str] = arg("files, folders of files, or URIs of some", "PATH", needed=True),
+    paths: Sequence[str] = arg("files, folders or URIs", "PATH", needed=True),
     *,
     format: str | None = shared.FILES_FORMAT,
     fields: str | None = shared.FIELDS,
     kind: str | None = shared.KIND,
     globs: Sequence[str] = arg(
-        "with --format files: read only these, such as '*.pdf'; '!old/*' leaves out",
+        "with --format files: read only these, such as '*.pdf'; '!old/*' excludes",
         "PATTERN",
         flag="--glob",
         each=True,
@@ -62,7 +64,7 @@ def ingest(
         store = place.uri(session)
         return Shown(raypipe.ingest(paths, store, format, session, fields, globs, kind), _print_read)
     if format == "files":
-        raise ConfError("--dry-run shows the fields of rows: not with --format files")
+        raise ConfError("--dry-run shows the fields of rows: expected without --format files")
     from raypipe.api.cli.tables import print_preview
 
     found = raypipe.preview(paths, format, fields, session)
@@ -113,9 +115,9 @@ def questions(
     place: shared.StoreFlags,
     models: str | None = shared.MODELS,
     llm: str | None = shared.LLM,
-    n: int = arg("questions wanted (200)", "N", shared.whole(1), default=200),
-    seed: int = arg("other passages for other seeds (1)", "S", default=1),
-    out: str = arg("the questions, as rows (questions.jsonl)", "FILE", default="questions.jsonl"),
+    n: int = arg("number of questions to make (200)", "N", shared.whole(1), default=200),
+    seed: int = arg("seed that draws the passages (1)", "S", default=1),
+    out: str = arg("file for the questions, as rows (questions.jsonl)", "FILE", default="questions.jsonl"),
     dry_run: bool = arg("print the number of calls, make nothing"),
 ) -> Shown[Any]:
     session = shell.session(models, llm=llm)
@@ -149,11 +151,13 @@ def examples(
     format: str | None = shared.FORMAT,
     fields: str | None = shared.FIELDS,
     out: str = arg("the pool: .jsonl or .jsonl.gz", "FILE", needed=True),
-    explain: str | None = arg("a generator: it says why each answer is right, and that is kept", "MODEL"),
+    explain: str | None = arg(
+        "generator that explains each answer; the pool stores the explanations", "MODEL"
+    ),
     models: str | None = shared.MODELS,
     llm: str | None = shared.LLM,
     cluster: str = shared.CLUSTER,
 ) -> Shown[Any]:
-    use = f"use it with --graph NAME={out}, NAME as the recipe calls its pool"
+    use = f"use it with --graph NAME={out}, NAME being the pool's name in the recipe"
     made = raypipe.build_examples(data, out, explain, format, shell.session(models, cluster, llm=llm), fields)
     return Shown(made, lambda made: print(made.title, use, sep="\n"))

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @command("inspect", "/data/runs/local 2f5d8a")
 def inspect(
     session: Session,
-    run: str | None = arg("the --out folder of a finished eval; --faults and --fields can do without", "DIR"),
-    row: str | None = arg("a question's id, or how it begins: why its answer is as it is", "ROW"),
+    run: str | None = arg("the --out folder of a finished eval; optional with --faults and --fields", "DIR"),
+    row: str | None = arg("explain the answer to this question: its id, or how the id begins", "ROW"),
     *,
-    faults: bool = arg("list the rows that failed; without DIR, what could not be read into the store"),
-    fields: bool = arg("list the fields of the store's documents, which conditions test"),
-    losses: bool = arg("say for each wrong answer where its gold was lost"),
+    faults: bool = arg("list the rows that failed; without DIR, rows that could not be ingested"),
+    fields: bool = arg("list the fields of the store's documents, which conditions can test"),
+    losses: bool = arg("show for each wrong answer where its gold was lost"),
     at: str | None = arg("with --losses: list the questions that were lost there (default: none)", "PLACE"),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
@@ -45,7 +45,9 @@ def inspect(
         found = raypipe.faults(run, place.uri(session), session)
         return Shown(found, lambda found: on_console("console.print_row_faults", found.found))
     if run is None:
-        raise ConfError("expected the folder of a finished eval; --faults and --fields can do without")
+        raise ConfError(
+            "expected the folder of a finished eval; it is optional only with --faults and --fields"
+        )
     if row is not None:
         return Shown(
             raypipe.why(run, row), lambda found: on_console("plans.print_explanation", found.explanation)
@@ -76,8 +78,8 @@ def export(
         flag="--as",
         needed=True,
     ),
-    out: str = arg("the file to write; of mlflow the server's address", "FILE", needed=True),
-    experiment: str | None = arg("of mlflow: the experiment that gets the run (default: raypipe)", "NAME"),
+    out: str = arg("file to write; for mlflow, the server's address", "FILE", needed=True),
+    experiment: str | None = arg("for mlflow: experiment that gets the run (default: raypipe)", "NAME"),
 ) -> Shown[Any]:
 
     def show(made: ExportResult) -> None:
@@ -87,9 +89,10 @@ def export(
             return
         print(f"{made.counts['lines']} lines: {made.file}")
         if failed := made.counts.get("failed"):
-            said = {"oag": "their lines are empty", "qasper": "the file has no line of them, which counts 0"}
+            said = {"oag": "their lines are empty", "qasper": "the file has no line for them, which counts 0"}
             print(
-                f"{failed} questions failed;", said.get(made.shape, 'the file says "i don\'t know" of them')
+                f"{failed} questions failed;",
+                said.get(made.shape, 'the file answers "i don\'t know" to them'),
             )
 
     return Shown(raypipe.export_run(run, shape, out, experiment), show)
@@ -100,7 +103,7 @@ def view(
     shell: Shell,
     runs: Sequence[str] = arg("finished evals, or folders of them ($RAYPIPE_HOME, the store)", "DIR"),
     *,
-    labels: str | None = arg("where people's marks are written (labels.jsonl in the run's folder)", "FILE"),
+    labels: str | None = arg("file for people's marks (labels.jsonl in the run's folder)", "FILE"),
     port: int = arg("0: a free one (default: 8001)", "N", shared.whole(0, 65535), default=8001),
     place: shared.StoreFlags,
 ) -> int | Shown[Any]:
@@ -125,7 +128,7 @@ def reproduce(
     shell: Shell,
     name: str | None = arg("a run of conf/reproduce.yaml (list them, and what papers state)", "NAME"),
     *,
-    check: bool = arg("run it and compare its numbers (default: say what they are)"),
+    check: bool = arg("run it and compare its numbers (default: show them)"),
     data: str | None = arg("the folder or file that the run reads", "PATH"),
     place: shared.StoreFlags,
     cluster: str = shared.CLUSTER,
@@ -175,14 +178,14 @@ def promote(
     run: str = shared.RUN,
     *,
     gates: Sequence[str] = arg(
-        "a bound on a number of the run; or against the live release: better, not-worse, not-worse:M",
+        "bound on a number of the run; or, against the live release, better, not-worse or not-worse:M",
         "BOUND",
         flag="--gate",
         each=True,
     ),
-    against: str | None = arg("the run to compare with, in place of the live release's", "DIR"),
+    against: str | None = arg("the run to compare with, instead of the live release's", "DIR"),
     min_scored: float | None = arg(
-        "of questions, that a gate needs scored (0.95)", "SHARE", shared.share_or_0
+        "share of questions that must be scored (0.95)", "SHARE", shared.share_or_0
     ),
     store: str | None = arg("where the run's store is now (default: where it was)", "URI"),
 ) -> Shown[Any]:
@@ -232,8 +235,12 @@ def prune(
     *,
     place: shared.StoreFlags,
     dry_run: bool = arg("list what would be deleted"),
-    abandon: Sequence[str] = arg("give up unfinished work, as a refused prune names it", "RUN", each=True),
-    replies: Sequence[str] = arg("also replies of a model that nothing asks any more", "MODEL", each=True),
+    abandon: Sequence[str] = arg(
+        "give up this unfinished work, as named by a refused prune", "RUN", each=True
+    ),
+    replies: Sequence[str] = arg(
+        "also delete replies of this model, which must be out of use", "MODEL", each=True
+    ),
 ) -> Shown[Any]:
     def show(found: PruneResult) -> None:
         for r in found.removed:
@@ -253,9 +260,9 @@ def forget(
         "urls, paths or ids of documents, ids of sources, questions", "ID", needed=True
     ),
     *,
-    dry_run: bool = arg("list what holds it or rests on it: this or --yes is required"),
-    yes: bool = arg("remove it, for good"),
-    reason: str = arg("what its tombstone says when it is ingested again", "TEXT", default=""),
+    dry_run: bool = arg("list the places that hold it or rest on it; this or --yes is required"),
+    yes: bool = arg("remove it permanently"),
+    reason: str = arg("reason that its tombstone shows when it is ingested again", "TEXT", default=""),
     runs: Sequence[str] = arg("also this folder of runs or labels (under $RAYPIPE_HOME)", "DIR", each=True),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
@@ -271,6 +278,6 @@ def forget(
             print(f"{said} refuses it from now on")
         if dry_run:
             what = ", ".join(f"{t.kind} {t.name}" for t in found.targets)
-            print(f"{what}: {len(found.holdings)} things hold it; nothing was removed (--yes removes it)")
+            print(f"{what}: {len(found.holdings)} places hold it; nothing was removed (--yes removes it)")
 
     return Shown(raypipe.forget(names, place.uri(session), dry_run, reason, runs, session), show)

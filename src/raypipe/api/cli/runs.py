@@ -30,8 +30,10 @@ class EvalFlags(shared.PlanFlags, shared.WorkFlags):
     """Options of an eval: fields of EvalOptions."""
 
     labels: str | None = shared.LABELS
-    changes: bool = arg("also say which answers differ from those of the run before")
-    oracle: Literal["passages", "answer"] | None = arg("golds in its place: what could one gain?")
+    changes: bool = arg("also list the answers that differ from the previous run's")
+    oracle: Literal["passages", "answer"] | None = arg(
+        "replace this result by golds, to see the possible gain"
+    )
 
 
 @command("eval", "local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local")
@@ -40,13 +42,15 @@ def evaluate(
     recipe: str = arg("a name under conf/recipes, or a path (local)", "RECIPE", default="local"),
     *,
     until: Literal["index", "answer"] | None = arg("stop when sources are indexed, or questions answered"),
-    repeats: int = arg("run it K times, models asked again: spread", "K", shared.whole(1), default=1),
+    repeats: int = arg(
+        "run it K times with new model calls, and show the spread", "K", shared.whole(1), default=1
+    ),
     named: shared.RecipeFlags,
     sets: Sequence[str] = shared.SETS,
     data: Sequence[str] = shared.DATA,
     place: shared.StoreFlags,
     options: EvalFlags,
-    swaps: Sequence[str] = arg("take this step of another recipe", "STEP=RECIPE", flag="--swap", each=True),
+    swaps: Sequence[str] = arg("take this step from another recipe", "STEP=RECIPE", flag="--swap", each=True),
     dry_run: bool = shared.DRY_RUN,
     out: str | None = arg("folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME)", "DIR"),
     verbose: bool = arg("print the plan of each step, and all tables of the report", flag="-v"),
@@ -103,7 +107,7 @@ def _demo(
     what = f"{DEMO['questions']} invented questions with {DEMO['pages']} pages each"
     say(f"no --data and no --store: the demo, {what}, in {stores / 'demo'}")
     if (own := stores / "default").exists():
-        say(f"for the data that was read without --store: --store {own}")
+        say(f"to use the data that was ingested without --store: --store {own}")
     return [str(raypipe.demo_data(session, scratch))], str(stores / "demo")
 
 
@@ -146,7 +150,7 @@ def rank(
     corpus: str | None = arg("BEIR corpus.jsonl[.gz]", "F"),
     queries: str | None = arg("BEIR queries.jsonl[.gz]", "F"),
     out: Path = arg("the TREC run", "R.trec", needed=True),
-    by: str = arg("a score's name, such as bm25, dense, fuse; or final (final)", "BY", default="final"),
+    by: str = arg("score to rank by, such as bm25, dense, fuse; or final (final)", "BY", default="final"),
     top: int = arg("documents a query (20)", "N", shared.whole(1), default=20),
 ) -> int:
     require_file(out, "--out")
@@ -168,14 +172,14 @@ def plan(
     data: Sequence[str] = shared.DATA,
     options: shared.PlanFlags,
     calibrate: bool = arg("first run a few invented questions, which measures how fast this machine is"),
-    assume: str | None = arg("a corpus that is not there: pages=1e8,html_bytes=20000,chunks=5", "pages=N"),
+    assume: str | None = arg("plan for an imaginary corpus: pages=1e8,html_bytes=20000,chunks=5", "pages=N"),
 ) -> Shown[Any]:
     session = named.session(shell, sets)
     store = place.uri(session)
     if assume is not None:
         if data or options.limit or options.judge:
             raise ConfError(
-                "--assume plans pages that are not there: expected without --data, --limit, --judge"
+                "--assume plans for an imaginary corpus: expected without --data, --limit, --judge"
             )
         assumed = raypipe.assume(recipe, assume, store, session)
         return Shown(assumed, lambda found: on_console("plans.print_assumed", found.plan))
@@ -234,7 +238,7 @@ def fit_fuse(
     how: FitFlags,
     step: str | None = arg("the step, such as fuse:final (default: the last fuse)", "NAME"),
     scores: Sequence[str] | None = arg(
-        "what is weighed (what the step weighs now)", "NAME,...", shared.names
+        "scores to weigh (those that the step weighs now)", "NAME,...", shared.names
     ),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
@@ -259,7 +263,9 @@ def sweep(
     shell: Shell,
     recipe: str | None = replace(shared.RECIPE, needed=False),
     *,
-    recipes: Sequence[str] | None = arg("in its place: each against the first", "RECIPE,...", shared.names),
+    recipes: Sequence[str] | None = arg(
+        "recipes to compare with the first, in place of RECIPE", "RECIPE,...", shared.names
+    ),
     named: shared.RecipeFlags,
     values: Sequence[str] = arg(
         "values of a field, such as rerank.top=5,10",
@@ -267,15 +273,17 @@ def sweep(
         flag="--set",
         each=True,
     ),
-    sample: int | None = arg("of each point; then as many of the best (all)", "N", shared.whole(1)),
-    seed: int = arg("draws the sample (default: 0)", "N", default=0),
+    sample: int | None = arg(
+        "evaluate each point on N questions, then the best on N others (all)", "N", shared.whole(1)
+    ),
+    seed: int = arg("seed of the sample (default: 0)", "N", default=0),
     data: Sequence[str] = shared.DATA,
     place: shared.StoreFlags,
     options: shared.ScoredFlags,
     margin: float = shared.MARGIN,
     measure: str | None = shared.MEASURE,
     dry_run: bool = arg("print the plan of all points, run nothing"),
-    out: str | None = arg("for reports ($RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)", "DIR"),
+    out: str | None = arg("folder for reports ($RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)", "DIR"),
 ) -> Shown[Any]:
     if (recipe is None) == (recipes is None):
         raise ConfError("sweep: expected RECIPE or --recipes A,B, found both or neither")

@@ -20,7 +20,7 @@ def score_crag(
     predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
     *,
     rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
-    judge: str | None = arg("asks this one what the rule leaves open, whatever replies are there", "MODEL"),
+    judge: str | None = arg("ask this judge what the rule leaves open, even if replies exist", "MODEL"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
     models: str | None = shared.MODELS,
@@ -52,7 +52,7 @@ def score_qasper(
     *,
     gold: str = arg("QASPER's .json or .json.gz", "F", needed=True),
     predictions: str = arg("lines of question_id, predicted_answer, predicted_evidence", "F", needed=True),
-    text_evidence_only: bool = arg("take figures and tables out of the golds' evidence"),
+    text_evidence_only: bool = arg("remove figures and tables from the golds' evidence"),
 ) -> Shown[Any]:
     """Score answers about papers and their evidence as QASPER's evaluator does."""
     return Shown(raypipe.score_qasper(gold, predictions, text_evidence_only), _print_means)
@@ -67,7 +67,7 @@ def score_ranking(
     *,
     run: str = arg("a TREC run", "R.trec", needed=True),
     qrels: str = arg("judgements", "Q.trec", needed=True),
-    per_query: bool = arg("with --json: every query's measures too"),
+    per_query: bool = arg("with --json: also the measures of each query"),
 ) -> Shown[Any]:
     """Score a TREC run against judgements."""
     return Shown(raypipe.score_ranking(run, qrels, per_query), _print_means)
@@ -77,7 +77,7 @@ def score_ranking(
 def judge_check(
     labels: str = arg("lines of id, prediction, label: right, wrong, unclear", "LABELS", needed=True),
     *,
-    run: str | None = arg("the run, or file of predictions, that they are of (the folder of LABELS)", "RUN"),
+    run: str | None = arg("the run or file of predictions that was labelled (the folder of LABELS)", "RUN"),
     rule: str | None = shared.FILE_RULE,
 ) -> Shown[Any]:
     """Measure a judge by people's labels: agreement, kappa, and the score with its errors taken out."""
@@ -90,11 +90,15 @@ def judge_check(
 def judge_pick(
     run: str = arg("a finished eval's folder, or a file of predictions", "RUN", needed=True),
     *,
-    disagreements: int = arg("where judge and words disagree", "N", shared.whole(0), default=0),
-    random: int = arg("at random: they alone say how often a judge errs", "N", shared.whole(0), default=0),
-    seed: int = arg("of the draw (default: 0)", "S", default=0),
-    labels: str | None = arg("answers that have a label there are left out", "FILE"),
-    out: str = arg("the file to write; it must not be there", "FILE", needed=True),
+    disagreements: int = arg(
+        "pick N answers on which judge and words disagree", "N", shared.whole(0), default=0
+    ),
+    random: int = arg(
+        "pick N at random: only these show how often a judge errs", "N", shared.whole(0), default=0
+    ),
+    seed: int = arg("seed of the draw (default: 0)", "S", default=0),
+    labels: str | None = arg("leave out answers with a label in this file", "FILE"),
+    out: str = arg("the file to write; it must not exist", "FILE", needed=True),
     rule: str | None = shared.FILE_RULE,
 ) -> Shown[Any]:
     """Write answers for people to label: some at random, and those of which two measures disagree."""
@@ -117,8 +121,10 @@ def compare(
     margin: float = shared.MARGIN,
     group: str | None = arg("a label whose values are groups of questions that count as one each", "LABEL"),
     measure: str | None = shared.MEASURE,
-    rejudge: str | None = arg("one judge for all runs; without MODEL the first run's", "MODEL", const=""),
-    unseen: bool = arg("leave out the questions that a fit or an adapter of one of the recipes has seen"),
+    rejudge: str | None = arg(
+        "judge all runs with one model; without MODEL, the first run's judge", "MODEL", const=""
+    ),
+    unseen: bool = arg("leave out questions that a fit or an adapter of a recipe has seen"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
     models: str | None = shared.MODELS,

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 class EndpointFlags(shared.Options):
     """Options of the endpoint: fields of ServeArgs."""
 
-    keys: str | None = arg("API keys, one a line; those of $RAYPIPE_KEYS count as well", "FILE")
+    keys: str | None = arg("API keys, one per line, besides those in $RAYPIPE_KEYS", "FILE")
     key_filters: str | None = arg("keys that may search a part of the store ($RAYPIPE_KEY_FILTERS)", "FILE")
-    auth: Literal["none"] | None = arg("none: anyone who reaches the port may ask")
-    gateways: int = arg("with two, one may die (default: 1)", "N", shared.whole(1), default=1)
+    auth: Literal["none"] | None = arg("none: anyone who reaches the port may ask questions")
+    gateways: int = arg(
+        "number of gateways; with two, one may die (default: 1)", "N", shared.whole(1), default=1
+    )
 
 
 @command("serve", "rag --docs manuals --port 8000")
@@ -40,13 +42,15 @@ def serve(
     *,
     named: shared.RecipeFlags,
     place: shared.StoreFlags,
-    host: str = arg("to listen on (default: 127.0.0.1)", "ADDRESS", default="127.0.0.1"),
-    port: int = arg("default: 8000", "N", shared.whole(1, 65535), default=8000),
+    host: str = arg("address to listen on (default: 127.0.0.1)", "ADDRESS", default="127.0.0.1"),
+    port: int = arg("port to listen on (default: 8000)", "N", shared.whole(1, 65535), default=8000),
     options: EndpointFlags,
-    memo: int = arg("of a gateway, for computed values (64; 0: none)", "MB", shared.whole(0), default=64),
+    memo: int = arg(
+        "memory of a gateway for computed values (64; 0: none)", "MB", shared.whole(0), default=64
+    ),
     capture: float | None = arg("write this share of answers into the store (none)", "RATE", shared.share),
-    retention: float | None = arg("delete captured answers after so long (7)", "DAYS", shared.above_0),
-    redact: str | None = arg("your function that takes out what may not be captured", "MODULE:NAME"),
+    retention: float | None = arg("delete captured answers after this time (7)", "DAYS", shared.above_0),
+    redact: str | None = arg("your function that removes text that must not be captured", "MODULE:NAME"),
     mcp: Literal["http", "stdio"] | None = arg(
         "tools for agents: at /mcp next to the routes; stdio: for a client that starts this command",
         const="http",
@@ -127,14 +131,16 @@ AROUND_CHARS = 40  # characters shown of the page before and after a quote
 def ask(
     shell: Shell,
     recipe: str = arg(shared.LIVE, "RECIPE", needed=True),
-    question: str = arg("a new one; or a stored one, by its id or in its words", "QUESTION", default=""),
+    question: str = arg("a new question, or the id or words of a stored one", "QUESTION", default=""),
     *,
     named: shared.RecipeFlags,
     sets: Sequence[str] = shared.SETS,
-    pages: str | None = arg("a CRAG line: its search results are searched", "FILE"),
+    pages: str | None = arg("search the search results of this CRAG line", "FILE"),
     time: str = arg('time of the question: "03/05/2024, 23:18:31 PT"', "T", default=""),
     where: str | None = arg("condition on fields: team = 'hr' and date >= '2025-01-01'", "CONDITION"),
-    turns: str | None = arg("earlier messages, as JSON; without QUESTION their last is asked", "FILE"),
+    turns: str | None = arg(
+        "earlier messages, as JSON; without QUESTION, the last one is the question", "FILE"
+    ),
     place: shared.StoreFlags,
     verbose: bool = arg("print the ranking, its scores, and the time of each step", flag="-v"),
 ) -> Shown[Any]:

@@ -49,7 +49,7 @@ def print_comparisons(found: CompareResult) -> None:
             (c.only_before, f"only in {c.before}"),
             (c.only_after, f"only in {c.after}"),
             (c.unscored, "not scored in one of them"),
-            (c.other_questions, "whose ids name another question in each"),
+            (c.other_questions, "whose id has another text in each"),
             (c.kept, "whose answers one of them kept from an earlier run"),
         ):
             if ids:
@@ -151,7 +151,7 @@ DOCUMENTS = 3  # documents shown of a question
 
 def print_preview(console: Console, found: Preview, named: bool) -> None:
     """Prints the format, the fields of each file, and the first row. `named`: the user named the format."""
-    how = "as named" if named else "by its looks; --format names another"
+    how = "as named" if named else "detected; --format names another"
     say(console, f"read as {found.data_format} ({how})", style="bold", fold=True)
     for file in found.files:
         say(console, file.file)

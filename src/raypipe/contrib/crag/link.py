@@ -136,7 +136,7 @@ class NamePool:
                 return self._best(" ".join(words), lambda a: _jaccard(words, self._words(a), least))
             case "embedding":
                 if vectors is None:
-                    raise ValueError("level embedding: expected what compares names by meaning")
+                    raise ValueError("level embedding: expected an embedder, which compares names by meaning")
                 return await self._near(written, vectors, strict.least_near)
 
     def _words(self, folded: str) -> set[str]:

@@ -25,7 +25,7 @@ TABLE = PluginTable(
         "program": "the graph's program could not be read or run",
         "linking": "a name that the graph does not know",
         "rows": "the graph gave no rows",
-        "rule": "rows came, another conclusion was drawn",
+        "rule": "the graph gave rows, but the answer made of them is another",
     },
     commands={
         "kg": Command(

@@ -65,7 +65,7 @@ def build(
     Raises DataError if a file lacks an expected column, and ConfError if `credits` comes with another kind.
     """
     if credits is not None and kind != "movielens":
-        raise ConfError(f"--credits {credits}: expected with --source movielens alone")
+        raise ConfError(f"--credits {credits}: expected only with --source movielens")
     rows = list(_rows(source, _NEEDED[kind]))
     people = {} if credits is None else _people(credits)
     made = [_MAKERS[kind](row, people) for row in rows]

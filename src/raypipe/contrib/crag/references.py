@@ -38,7 +38,7 @@ class GraphEntry:
         if self.near is not None and not 0 < self.near <= 1:
             raise ValueError(f"near: expected a cosine above 0, at most 1, found {self.near}")
         if (self.kind == "server") != bool(self.version):
-            raise ValueError("version: expected for a server and for nothing else")
+            raise ValueError("version: expected with kind server, and only with it")
         if self.levels:
             from raypipe.contrib.crag.link import LEVELS
 

@@ -163,7 +163,7 @@ def read_files(folder: Path) -> Contents:
             f"{folder}: expected at least one of {', '.join(TABLES)} as {', '.join(_SUFFIXES)}, found none"
         )
     if twice := sorted({p.stem for p in files if sum(p.stem == q.stem for q in files) > 1}):
-        raise DataError(f"{folder}: the table {twice[0]} stands there twice. Keep one of its files.")
+        raise DataError(f"{folder}: found two files of table {twice[0]}. Keep one of them.")
     try:
         return {path: path.read_bytes() for path in files}
     except OSError as e:

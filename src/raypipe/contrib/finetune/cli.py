@@ -28,13 +28,23 @@ class LabelFlags(shared.WorkFlags):
     """Options that choose the questions, the step and the rules of labels."""
 
     step: str | None = arg("the step, by the name of its reply (default: the last that answers)", "INTO")
-    where: Sequence[str] = arg("only those with this label, domain=movie,music", "LABEL=V1,V2", each=True)
-    against: Sequence[str] = arg("files, or LABEL=V1,V2, that must share no question", "DATA", each=True)
-    judge: str | None = arg("of answers (the step's own model); words: the truth's words decide", "MODEL")
-    held_out: float = arg("of questions, to stop training by (0.1)", "SHARE", shared.finite, default=0.1)
-    idk_share: float | None = arg("of train rows that abstain (as it comes)", "SHARE", shared.finite)
+    where: Sequence[str] = arg(
+        "take only questions with this label, such as domain=movie,music", "LABEL=V1,V2", each=True
+    )
+    against: Sequence[str] = arg(
+        "files or LABEL=V1,V2 that must not share a question with these", "DATA", each=True
+    )
+    judge: str | None = arg(
+        "judge of answers (the step's own model); words: the truth's words decide", "MODEL"
+    )
+    held_out: float = arg(
+        "share of questions held out, to stop training by (0.1)", "SHARE", shared.finite, default=0.1
+    )
+    idk_share: float | None = arg("share of train rows that abstain (as they come)", "SHARE", shared.finite)
     review: str | None = arg("write what a person may correct", "FILE")
-    reviewed: str | None = arg('take the lines marked "use": true of such a file', "FILE", flag="--import")
+    reviewed: str | None = arg(
+        'take the lines marked "use": true of a corrected file', "FILE", flag="--import"
+    )
     format: str | None = shared.FORMAT
     fields: str | None = shared.FIELDS
     limit: int | None = shared.LIMIT
@@ -81,13 +91,17 @@ def finetune(
     preset: str = arg("a name under conf/finetune, or a path", "PRESET", needed=True),
     *,
     labels: str = arg("a folder that `raypipe labels` wrote", "DIR", needed=True),
-    base: str = arg("the model that gets the adapter: of loader vllm", "MODEL", needed=True),
-    name: str | None = arg("what recipes call the adapter (default: the preset's name)", "NAME"),
-    out: str | None = arg("gets training.json and models.yaml with the adapter's entry (neither)", "DIR"),
-    workers: int | None = arg("that share each batch (one for each GPU)", "N", shared.whole(1)),
-    sets: Sequence[str] = arg("of the preset, such as steps=100", "FIELD=VALUE", flag="--set", each=True),
-    plan: bool = arg("say what it would take, and train nothing"),
-    show: int | None = arg("print N rows with the trained tokens in ⟦ ⟧ alone", "N", shared.whole(1)),
+    base: str = arg("model that gets the adapter, of loader vllm", "MODEL", needed=True),
+    name: str | None = arg("name of the adapter in recipes (default: the preset's name)", "NAME"),
+    out: str | None = arg(
+        "folder for training.json and for models.yaml with the adapter's entry (neither)", "DIR"
+    ),
+    workers: int | None = arg("workers that share each batch (one for each GPU)", "N", shared.whole(1)),
+    sets: Sequence[str] = arg(
+        "field of the preset, such as steps=100", "FIELD=VALUE", flag="--set", each=True
+    ),
+    plan: bool = arg("estimate time and memory, and train nothing"),
+    show: int | None = arg("only print N rows, with the trained tokens in ⟦ ⟧", "N", shared.whole(1)),
     models: str | None = shared.MODELS,
     cluster: str = shared.CLUSTER,
     place: shared.StoreFlags,

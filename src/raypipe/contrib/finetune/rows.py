@@ -70,8 +70,8 @@ def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatToke
         ) from e
     if not tokenizer.chat_template:
         raise ConfError(
-            f"model {name!r}: {folder} has no chat template, so there is no telling how it wants to be "
-            "asked. Use the model's chat or instruct version, or put the template of its family in "
+            f"model {name!r}: {folder} has no chat template, so the format of its prompts is "
+            "unknown. Use the model's chat or instruct version, or put the template of its family in "
             "chat_template.jinja"
         )
     ends = end_marks(folder, tokenizer.eos_token_id)
@@ -111,8 +111,8 @@ def tokenized(chats: ChatTokenizer, example: TrainingExample) -> TrainingRow:
         pairs = enumerate(zip(prompt, whole, strict=False))
         differs = next((i for i, (a, b) in pairs if a != b), min(cut, len(whole)))
         raise ConfError(
-            f"label {example.id!r}: the chat template of model {chats.name!r} writes another beginning when "
-            "the answer is there than when it is asked for (first difference at token "
+            f"label {example.id!r}: the chat template of model {chats.name!r} begins a chat differently "
+            "with and without its answer (first difference at token "
             f"{differs} of {cut}), so training would not see what serving sends. Use a "
             "template whose prompt is a prefix of the whole chat"
         )

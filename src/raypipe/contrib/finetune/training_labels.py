@@ -251,7 +251,7 @@ def require_kinds(labels: Sequence[Label], by_rules: bool, judged: Sequence[Judg
     if len(kinds) < 2:
         only = next(iter(kinds))
         raise DataError(
-            f"labels: expected labels of more than one kind, found {len(train)} of {only!r} alone: a model "
+            f"labels: expected labels of more than one kind, found {len(train)}, all {only!r}: a model "
             "that is trained on these says nothing else. Take questions that the step answers rightly and "
             "others that it cannot answer, or another --idk-share"
         )

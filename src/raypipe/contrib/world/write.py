@@ -109,7 +109,7 @@ def write(
             f"synth: expected at least one question and one page each, found {questions} and {pages}."
         )
     if folder.exists() and not folder.is_dir():
-        raise ConfError(f"synth: expected a folder at {folder}, found a file. Name another place.")
+        raise ConfError(f"synth: expected a folder at {folder}, found a file. Name another folder.")
     if page_chars is not None and page_chars < FEWEST_CHARS:
         raise ConfError(f"synth: expected page_chars of at least {FEWEST_CHARS}, found {page_chars}.")
     started = time.perf_counter()

@@ -107,10 +107,10 @@ def _calls(record: Run) -> str:
 def _notes(record: Run) -> Iterator[str]:
     """Yields notes on how to read the score, the gravest first."""
     if record.oracle == "labels":
-        yield "this run made labels: a stage holds golds, so its score is no system's; no release"
+        yield "this run made labels: a stage holds golds, so its score is no system's; it cannot be released"
     elif record.oracle:
         golds = f"golds of {record.oracle_golds} of {record.questions} questions"
-        yield f"oracle run: {golds} stood in the place of the {record.oracle}; no release"
+        yield f"oracle run: {golds} replaced the {record.oracle}; it cannot be released"
     for run, n in record.kept.items():
         of = f"{n} of {record.questions} answers"
         yield f"{of} are kept from run {run[:8]}: they are in no comparison, and no gate counts them"
@@ -137,7 +137,7 @@ def _notes(record: Run) -> Iterator[str]:
     if record.labels:
         yield label_text(record.labels)
     if record.memo_damaged:
-        yield f"cache: {record.memo_damaged} damaged tables or files were mended or dropped"
+        yield f"cache: {record.memo_damaged} damaged tables or files were repaired or dropped"
     if record.resumed:
         earlier = ", ".join(f"{s.step} {s.resumed}" for s in record.steps if s.resumed)
         yield f"resumed: earlier attempts finished {record.resumed} tasks; they computed: {earlier}"
@@ -322,10 +322,10 @@ def _print_rule(console: Console, found: RuleScore, intervals: bool) -> None:
 
 
 LOCKS = {
-    "same": "puts out what is locked in {}",
-    "none": "not locked; --lock writes its line in {}",
+    "same": "its output matches {}",
+    "none": "not locked; --lock writes its line to {}",
     "written": "locked in {}",
-    "moved": "puts out something else than {} has for its version: raise the version, then --lock",
+    "moved": "its output differs from {} under the same version: raise the version, then --lock",
 }
 
 

@@ -35,7 +35,7 @@ def print_plan(console: Console, plan: Plan) -> None:
     show(console, heads, rows, text=len(heads) - 1)
     say(console, *map(ann_plan, plan.ann))
     if plan.twice:
-        again = f"at most {plan.twice:,} chats are asked again, alone"
+        again = f"at most {plan.twice:,} chats are asked again, one by one"
         say(console, f"{again}: how often a reply flips in a batch")
     if plan.judge:
         say(console, f"judge {plan.judge.model}: at most {plan.judge.max_calls:,} calls")
@@ -260,4 +260,4 @@ def _difference(d: Difference) -> list[str]:
     if d.lines:
         return list(d.lines)
     before, after = cut(d.before, 60), cut(d.after, 60)
-    return [f"{d.stage}.{d.field} was {before or 'not there'}, is {after or 'gone'}"]
+    return [f"{d.stage}.{d.field} was {before or 'missing'}, is {after or 'missing'}"]

@@ -198,7 +198,7 @@ class _Requests(BaseHTTPRequestHandler):
             reply = _json({"detail": str(e)}, 404)
         except OSError as e:  # a file on this machine cannot be read or written
             place = f"{e.filename}: " if e.filename else ""
-            reply = _json({"detail": f"{place}{e.strerror or e}. Mend that and try again"}, 500)
+            reply = _json({"detail": f"{place}{e.strerror or e}. Correct that and try again"}, 500)
         self.connection.settimeout(None)  # a browser may take a large page slowly
         self.send_response(reply.status)
         headers = {"content-type": reply.kind, "content-length": str(len(reply.body)), **reply.headers}

@@ -290,7 +290,7 @@ def inside(folder: Path, named: str) -> Path | str:
         if not file.is_relative_to(root):
             return f"expected a path inside {folder}, found {named[:200]!r}"
         if not file.is_file():
-            return f"no file {named[:200]!r} in {folder}; a text of its own stands in an object, as text"
+            return f"no file {named[:200]!r} in {folder}; a text itself belongs in an object, as text"
     except (OSError, ValueError) as e:
         return f"{named[:200]!r} cannot be a path: {e}"
     return file

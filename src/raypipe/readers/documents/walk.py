@@ -134,7 +134,7 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
     except (OSError, RuntimeError) as e:
         why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         if isinstance(e, FileNotFoundError):
-            why = "a link to something that is not there"
+            why = "a link to a missing file"
         elif isinstance(e, PermissionError):
             why = "permission denied"
         return bad("loop" if "symbolic link" in why.lower() else "unreadable", why)
@@ -143,10 +143,10 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
         return bad("outside", "a link that leaves the folder is not followed")
     if stat.S_ISDIR(seen.st_mode):
         if linked:
-            return bad("loop", "a link to a folder that it lies in")
+            return bad("loop", "a link to a folder that contains it")
         if not os.access(path, os.R_OK | os.X_OK):
-            return bad("unreadable", "expected a folder that may be listed: permission denied")
-        return bad("loop", f"expected at most {LEVELS} folders in each other")
+            return bad("unreadable", "expected a folder that can be listed: permission denied")
+        return bad("loop", f"expected at most {LEVELS} nested folders")
     if not stat.S_ISREG(seen.st_mode):
         pipe, socket = stat.S_ISFIFO(seen.st_mode), stat.S_ISSOCK(seen.st_mode)
         found = "a named pipe" if pipe else "a socket" if socket else "a device"

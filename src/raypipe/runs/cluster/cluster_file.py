@@ -64,7 +64,9 @@ class Machines:
         if self.nodes < 1 or self.cpus < 0 or self.gpus < 0:
             raise ValueError("machines: expected at least one node, and no negative CPUs or GPUs")
         if (self.gpus > 0) != (self.gpu_gib > 0):
-            raise ValueError("machines: gpus and gpu_gib, the memory of one, belong together")
+            raise ValueError(
+                "machines: expected both gpus and gpu_gib (the memory of one GPU), or neither; found one"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,8 +137,8 @@ def take_turns(turn: Callable[[], None], stop: threading.Event, every_s: float) 
         except Exception as e:
             if (why := f"{type(e).__name__}: {e}") != logged:
                 log.warning(
-                    "engines that join: expected a look at the cluster, found %s; it is tried again every "
-                    "%g s, and the engines that are there keep working",
+                    "new engines: the cluster cannot be read: %s. It is tried again every %g s; running "
+                    "engines keep working",
                     why,
                     every_s,
                 )

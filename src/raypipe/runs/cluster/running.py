@@ -93,7 +93,7 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
             if isinstance(tried, HandedBack):
                 return replace(tried, counts=asked)
         if 1 < len(lost) == len(task.ids):
-            why = f"each of the {len(lost)} rows of a task ends its worker alone, so no row is blamed"
+            why = f"each of the {len(lost)} rows of a task kills its worker by itself, so no row is blamed"
             return HandedBack(task.name, why, "replace", Suspects(), asked)
         done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
         counts = summed(done.counts, asked)  # the trials' values count as computed, though cached now
@@ -105,9 +105,9 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         raise (e.cause if isinstance(e.cause, Exception) else e) from e
     except DIED as e:
         raise WorkerDied(
-            f"task {task.name}: its worker died {TRIES + 1} times, and not of one of its {len(task.ids)} "
-            f"rows alone ({len(lost)} are lost). Make sources_per_task or questions_per_task smaller, or "
-            f"give a worker more memory. Ray says: {e}"
+            f"task {task.name}: its worker died {TRIES + 1} times, and no single row explains it "
+            f"({len(lost)} of its {len(task.ids)} rows kill a worker by themselves). Lower sources_per_task "
+            f"or questions_per_task, or give a worker more memory. Ray says: {e}"
         ) from e
     finally:
         ray.kill(actor)

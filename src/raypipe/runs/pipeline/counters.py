@@ -183,9 +183,7 @@ class Caps:
 
 
 MACHINES = "machines"
-_THEN = (
-    ". What was done is stored, and the same command continues from there, with the cap counted from 0 again"
-)
+_THEN = ". Finished work is stored. The same command continues from there, and counts the cap from 0 again"
 NO_CAPS = Caps()
 
 

@@ -154,17 +154,17 @@ async def _judge(tried: _Tried, rows: int, probe: Probe, suspects: Suspects | No
     why = next(iter(tried.broken.values())).fault
     reason = f"{why.step}: {why.detail}"
     if not tried.passed and rows > 1:
-        raise WorkerBroken(f"all {rows} rows of a task fail, so no row is blamed; the first at {reason}")
+        raise WorkerBroken(f"all {rows} rows of a task fail, so no row is blamed; the first: {reason}")
     if not tried.passed and not witnessed and not (suspects and suspects.witnessed):
         if suspects is None:
-            raise Unproven(f"a row fails that is alone in its task, at {reason}", tuple(tried.broken))
+            raise Unproven(f"the only row of a task fails: {reason}", tuple(tried.broken))
         for id, row in tried.broken.items():
-            detail = f"{row.fault.detail}; no other row is next to it, so the worker may be to blame"
+            detail = f"{row.fault.detail}; its task has no other row, so the worker may be to blame"
             tried.broken[id] = replace(row, fault=replace(row.fault, detail=detail, transient=True))
         return
     if len(tried.since) > 1 and suspects is None:
         raise Unproven(
-            f"{len(tried.since)} rows fail one after the other, and none passed since, at {reason}",
+            f"the last {len(tried.since)} rows of a task all fail: {reason}",
             tuple(tried.since),
         )
     for stage in sorted(tried.stages):

@@ -82,7 +82,7 @@ def ingest(
         readers.require_rows(paths, found.counts, found.rows.bad_lines())
         if found.rows.refused and not found.rows.kept:
             refused = "; ".join(found.rows.refused)
-            raise DataError(f"{paths[0]}: nothing of it may be stored: {refused}")
+            raise DataError(f"{paths[0]}: nothing was stored, since all of it is refused: {refused}")
         names = tuple(file.name for file in readers.files_of(paths, format))
         decided = decision(store, of, found, names, kind=kind or kind_of(format))
         ingest_log.decide(store, decided)

@@ -199,7 +199,7 @@ class FolderRead:
         counts = {
             "new": len(self.now.keys() - self.before.keys()),
             "changed": sum(self.now[name].content != self.before[name].content for name in both),
-            "read again, as they are read otherwise now": sum(
+            "read again, since their reader changed": sum(
                 self.now[name].content == self.before[name].content
                 and self.now[name].reader != self.before[name].reader
                 for name in both
@@ -216,7 +216,7 @@ class FolderRead:
         shown = f":{shown}" if shown else ""
         found = f"none of {len(self.now)} files could be read{shown}" if self.now else "found no files"
         before = sum(bool(f.document) for f in self.before.values())
-        gone = f". It holds no document now; the {before} that it held are not searched any more"
+        gone = f". The folder has no documents now; its {before} earlier ones are no longer searched"
         expected = "txt, md, html, csv, pdf, docx or image files"
         return DataError(f"{self.root}: expected {expected}; {found}{gone if before else ''}")
 

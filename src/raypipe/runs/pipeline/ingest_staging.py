@@ -244,8 +244,8 @@ def tombstones(store: Store) -> list[Tombstone]:
             tree = json.loads(store.files.read(f"{TOMBSTONES}/{name}") or b"null")
         except ValueError as e:
             raise DataError(
-                f"{where}: expected a tombstone, found a damaged file ({e}). Put back what stood there: "
-                "without it nothing is read into this store"
+                f"{where}: expected a tombstone, found a damaged file ({e}). Restore the file: "
+                "without it nothing can be ingested into this store"
             ) from e
         stones.append(config.build(Tombstone, tree, Where(where)))
     return stones

@@ -186,7 +186,7 @@ def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
     name, shard, files = task.name, work.shards[task.name], ShardFiles(store, work.run)
     for path in shard.paths:
         if not Path(path).is_file():
-            raise FilesElsewhere(f"{path}: a worker does not see this file")
+            raise FilesElsewhere(f"{path}: a worker cannot see this file")
     before, again = files.before(name), files.before_id(name)
     seen = Seen(
         DuplicateCheck(before.get("questions", {})),
@@ -269,7 +269,7 @@ class TaskReading:
             rows = self._rounds(files, work, counts, progress)
         except FilesElsewhere as e:
             found = read_here(store, of, paths, format, progress)
-            why = f"one process: {e}. Put files where every machine sees them, to have them read by tasks"
+            why = f"one process: {e}. To read them by tasks, put the files where every machine sees them"
             return StagedFiles(found.run, found.rows, found.counts, found.left, why)
         old = {key_of(source): source for source in rows.left.values()}  # sources of replaced documents
         wanted, given = pa.array(sorted(old), pa.binary(KEY)), set[str]()

@@ -240,7 +240,9 @@ def step(
             try:
                 await compute_once(kit, model)
             except Exception as e:
-                raise WorkerBroken(f"model {model.name!r} computes nothing here any more: {e}") from e
+                raise WorkerBroken(
+                    f"model {model.name!r} fails on this worker even for a small request: {e}"
+                ) from e
 
     async def unprobed(stage: str) -> None:
         """Skips the probe: a row of a trial is judged together with the other rows of its task."""

@@ -103,7 +103,7 @@ def lacks_passages(recipe: Recipe, store: Store | None) -> bool:
 def nothing_to_search(recipe: Recipe, uri: str) -> str:
     """Returns the error message for a store without sources of the recipe's kinds, with a command to run."""
     kinds, mend = recipe.source_kinds(), f"`raypipe ingest DIR --format files --store {uri}` reads a folder"
-    alone = "" if "document" in kinds else f"; {recipe.name} reads sources of kind {', '.join(kinds)} alone"
+    alone = "" if "document" in kinds else f"; {recipe.name} reads only sources of kind {', '.join(kinds)}"
     return f"nothing to search in {uri}: {mend}{alone}"
 
 

@@ -174,7 +174,7 @@ class TableBuilder:
 
     def _run(self, run: TableRun, build: TableBuild, done: RunCounters) -> None:
         """Runs the tasks of a run that are not done yet."""
-        need(self.store.files, 0, f"what is left of {build.table}")
+        need(self.store.files, 0, f"the rest of {build.table}")
         here = done_parts(self.store, build.table, run.name)
         for table, _ in build.first:
             if committed(self.store, table, run.name) is None:
@@ -207,9 +207,9 @@ class TableBuilder:
                         self.caps.check(done, self.clock.total())
                         if (wait_s := backoff.next_s()) is None:
                             raise Unavailable(
-                                f"{back[left[0].name].reason}. {ROUNDS_IN_VAIN + 1} workers tried. What was "
-                                "done is stored, no row of these tasks is blamed, and the same command does "
-                                "them when that is put right"
+                                f"{back[left[0].name].reason}. {ROUNDS_IN_VAIN + 1} workers tried. "
+                                "Finished work is stored, and no row of these tasks is blamed. Correct this, "
+                                "then run the same command again"
                             )
                         time.sleep(wait_s)
                         done.memo_damaged += self.merge_memo()  # results that workers cached for these tasks

@@ -124,7 +124,7 @@ class Routes:
         """Returns the answerer for a request. Refuses a recipe that would ignore the key's filter."""
         answerer = await self._router.current()
         if key_filter(request).filters and answerer.recipe.searches_all():
-            detail = "This recipe searches the whole store, and this key may search a part of it."
+            detail = "This recipe searches the whole store, but this key may search only a part of it."
             raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
         return answerer
 

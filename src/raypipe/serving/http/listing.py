@@ -27,15 +27,17 @@ class ListingBody(StrictBody):
     """The body of /v1/documents."""
 
     source: str | None = says(
-        "Id of the document to read, as citations name it. Null: documents are listed.",
+        "Id of the document to read, as citations name it. Null: list documents.",
         None,
         default=None,
         max_length=100,
     )
-    offset: int = says("First document, or with `source` first character.", 0, default=0, ge=0, le=2**53)
+    offset: int = says(
+        "Index of the first document; with `source`, of the first character.", 0, default=0, ge=0, le=2**53
+    )
     limit: int | None = says(
-        f"Documents: {LISTED} unless given, {MOST_LISTED} at most; or with `source` characters: {READ_CHARS} "
-        f"unless given, {MOST_CHARS} at most.",
+        f"Documents: default {LISTED}, at most {MOST_LISTED}. With `source`, characters: default "
+        f"{READ_CHARS}, at most {MOST_CHARS}.",
         20,
         default=None,
         ge=1,
@@ -49,10 +51,10 @@ class ListedDocument(Shape):
 
     source: str = says("Its id.", SOURCE)
     url: str | None = says(
-        "Url that cites it; of a file of a folder its path; null: none.", "https://en.example.org/ada"
+        "Its url, or its path if it is a file of a folder; null: none.", "https://en.example.org/ada"
     )
-    title: str = says("Its title; with one that is a file of a folder.", "Report", default="")
-    page: str = says("The pages of the part, as printed; where it has some.", "p. 7", default="")
+    title: str = says("Its title; only for a file of a folder.", "Report", default="")
+    page: str = says("Pages of the part, as printed; empty if it has none.", "p. 7", default="")
     section: str = says("Heading of the section that the part begins in.", "Method", default="")
     text: str = says("Its parsed text at `span`, with a line for each block.", "Ada ...", default="")
     span: tuple[int, int] = says("[start, end) in its parsed text.", [0, 7], default=(0, 0))
@@ -62,9 +64,9 @@ class ListingResponse(Shape):
     """The body of /v1/documents' response."""
 
     release: str | None = says(RELEASE, "r0001-91774d62")
-    documents: list[ListedDocument] = Field(description="Some documents; with `source` the one.")
-    total: int = says("Documents that may be searched, or with `source` characters of its text.", 55)
-    next: int | None = says("The `offset` of what follows; null: nothing does.", 20)
+    documents: list[ListedDocument] = Field(description="Some documents; with `source`, only that one.")
+    total: int = says("Number of searchable documents; with `source`, of characters of its text.", 55)
+    next: int | None = says("The `offset` of the next part; null: this is the last.", 20)
 
 
 async def listing(

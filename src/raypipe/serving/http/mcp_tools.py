@@ -36,7 +36,7 @@ PATH = "/mcp"
 MAX_BYTES = 1 << 18
 """Most bytes of a request: a question and some options. The parse of a larger one would delay others."""
 INSTRUCTIONS = (
-    "Search these documents before you answer from memory. `answer` has exact quotes and where they stand; "
+    "Search these documents before you answer from memory. `answer` has exact quotes and their places; "
     "`retrieve` has the passages, `documents` the whole texts, `why` what an answer was made of."
 )
 LEFT_OUT = ("documents", "stream", "include")  # fields that are no arguments; `why` takes `include`

@@ -120,7 +120,7 @@ class ChatBody(StrictBody):
     prompt_cache_retention: str | None = _without_effect("24h")
     tool_choice: Literal["none", "auto"] | None = says("No tool is called.", "none", default=None)
     tools: Annotated[list[Any] | None, AfterValidator(bool)] = says(
-        "Tools, with tool_choice none alone.", [], default=None
+        "Tools; only with tool_choice none.", [], default=None
     )
     parallel_tool_calls: bool | None = _without_effect(False)
     function_call: Literal["none", "auto"] | None = says("No function is called.", "none", default=None)
@@ -194,8 +194,8 @@ class ChatMessage(Shape):
     """The message that answers."""
 
     role: Literal["assistant"] = says("Always assistant.", "assistant")
-    content: str | None = says("The answer; null where answering failed.", "ada lovelace")
-    refusal: str | None = says("Why there is no answer; null where there is one.", None)
+    content: str | None = says("The answer; null if answering failed.", "ada lovelace")
+    refusal: str | None = says("Why there is no answer; null if there is one.", None)
     annotations: list[Annotation] = Field(description="The evidence that has a url.")
 
 

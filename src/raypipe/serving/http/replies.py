@@ -39,17 +39,17 @@ class Located(Shape):
     """A span of a source, with its passage."""
 
     chunk: str | None = says(
-        "Id of the best-ranked passage that holds the quote whole; null: none does.", f"{SOURCE}:0-39"
+        "Id of the best-ranked passage that has the whole quote; null: none has.", f"{SOURCE}:0-39"
     )
     url: str | None = says(
-        "Url that cites the source; of a file of a folder its path, with #page=N for a page; null: none.",
+        "Url of the source, or its path (with #page=N) if it is a file of a folder; null: none.",
         "https://en.example.org/ada",
     )
     span: tuple[int, int] = says("[start, end) in the characters of the source's parsed text.", [0, 38])
     scores: dict[str, float] = says(
         "Score of the passage by each ranker that ranked it.", {"recall": 0.86, "rerank": 0.97}
     )
-    title: str = says("Title of the document; with one that is a file of a folder.", "Report", default="")
+    title: str = says("Title of the document; only for a file of a folder.", "Report", default="")
     page: str | None = says(
         "Its page or pages, as printed; null: the document has none.", "p. 7", default=None
     )
@@ -89,7 +89,7 @@ class ReplyFields(Shape):
     timings_ms: dict[str, float] = says(
         "Wall time of each stage, and in total, in milliseconds.", {"dense": 12.1, "total": 96.4}
     )
-    versions: Versions = Field(description="What answered.")
+    versions: Versions = Field(description="Release, recipe and models that answered.")
 
 
 class QuestionFields(ReplyFields):
@@ -116,26 +116,26 @@ class AnswerFields(ReplyFields):
     outcome: str = says(
         "answered, abstained (i don't know), false_premise (invalid question), ranked or fault.", "answered"
     )
-    confidence: float | None = says("0 to 1, of the answer; null: no step states one.", 0.91)
+    confidence: float | None = says("Confidence of the answer, 0 to 1; null: no step states one.", 0.91)
     citations: list[CitedQuote] = Field(
-        description="The evidence of the answer, best first; of an abstention the closest that was found."
+        description="The evidence of the answer, best first; for an abstention, the closest passages found."
     )
     others: list[CitedQuote] = Field(
         default=[],
-        description="Values that other sources state for the answer, newest first; where some do.",
+        description="Other values that other sources state for the answer, newest first.",
     )
-    answer_id: str = says(
-        "Names the answer in /v1/feedback; with one that is captured.", ANSWER_ID, default=""
-    )
+    answer_id: str = says("Id of the answer for /v1/feedback; only if it is captured.", ANSWER_ID, default="")
 
 
 class AnswerResponse(QuestionFields, AnswerFields):
     """The body of /v1/answer's response."""
 
-    answer: str | None = says("The answer; null where it is fault or ranked, never empty.", "ada lovelace")
+    answer: str | None = says(
+        "The answer, never empty; null if `outcome` is fault or ranked.", "ada lovelace"
+    )
     hits: list[ScoredPassage] = Field(default=[], description="The ranking; with `hits`.")
     replies: dict[str, Any] = says(
-        "What each step replied; with `replies`.", {"extract": {"text": "ada lovelace"}}, default={}
+        "Reply of each step; with `replies`.", {"extract": {"text": "ada lovelace"}}, default={}
     )
     prompts: list[list[dict[str, str]]] = says(
         "Every chat that a language model got; with `prompts`.",
@@ -143,7 +143,7 @@ class AnswerResponse(QuestionFields, AnswerFields):
         default=[],
     )
     faults: list[dict[str, Any]] = says(
-        "What went wrong with its pages and stages; with `faults`.",
+        "Faults of its pages and stages; with `faults`.",
         [{"step": "parse", "reason": "too_large", "detail": "...", "transient": False}],
         default=[],
     )
@@ -191,7 +191,7 @@ class StreamEvent(Shape):
     """A server-sent event."""
 
     event: Literal["stage", "draft", "answer", "error"] = says(
-        "What `data` is; events of chats have none.", "stage", default="answer"
+        "Kind of `data`; events of chats have none.", "stage", default="answer"
     )
     data: str = says("JSON; the last event of a chat is [DONE].", '{"stage": "dense", "ms": 12.1}')
 

@@ -110,12 +110,12 @@ class DocumentBody(StrictBody):
         max_length=100_000,
     )
     page_result: str | None = says(
-        "The page itself, as HTML. One that is too long to parse is a fault of this page alone.",
+        "The page itself, as HTML. A page that is too long to parse is a fault of only this page.",
         "<p>Ada Lovelace wrote the first program.</p>",
         default="",
     )
     page_last_modified: str | None = says(
-        "When it was last changed, as the search engine says it.", "2024-02-01", default="", max_length=100
+        "When it was last changed, as the search engine reports it.", "2024-02-01", default="", max_length=100
     )
 
 
@@ -180,11 +180,11 @@ class QueryOptions(StrictBody):
     documents: list[DocumentBody] | None = Field(
         default=None,
         max_length=MAX_DOCUMENTS,
-        description="Search results that are searched for this request alone. Null: the store is searched.",
+        description="Search results, searched only for this request. Null: the store is searched.",
     )
     filters: SourceFilter = Field(default=SourceFilter(), description="Which sources are searched.")
     deadline_s: float | None = says(
-        "Seconds for the answer. Null: 30. At most 120. Both may be configured otherwise.",
+        "Seconds for the answer. Null: 30. At most 120. Both are configurable.",
         10,
         default=None,
         gt=0,
@@ -211,8 +211,8 @@ class QueryOptions(StrictBody):
 
 
 TIME_ALLOWED = (
-    "expected MM/DD/YYYY, HH:MM:SS PT (or ET), or YYYY-MM-DD with or without HH:MM:SS; leave it out where it "
-    "is not known"
+    "expected MM/DD/YYYY, HH:MM:SS PT (or ET), or YYYY-MM-DD with or without HH:MM:SS; leave it out if it is "
+    "not known"
 )
 
 
@@ -220,7 +220,7 @@ class QuestionBody(QueryOptions):
     """A question with its options."""
 
     query: str = says(
-        "The question; one that is stored, in its words or by its id, has its own pages.",
+        "The question. A stored question, given by its words or its id, has its own pages.",
         "who wrote the first program?",
         max_length=10_000,
         pattern=r"\S",
@@ -229,7 +229,7 @@ class QuestionBody(QueryOptions):
         default=[],
         max_length=100,
         description="Earlier turns of the question's conversation, oldest first: the newest 20 count, and "
-        "the first 2,000 characters of each. A question that leans on them is made to stand alone.",
+        "the first 2,000 characters of each. A question that needs them is rewritten to stand alone.",
     )
 
 

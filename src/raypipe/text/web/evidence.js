@@ -79,7 +79,7 @@ function passage(p, quotes, golds, tags) {
   foot.append(link(p.url, p.file, (quotes.find(q => overlaps(p, q)) || {}).text), p.section ? ", " + p.section : "", " \u00b7 characters " + p.start + " to " + p.end);
   const scores = Object.entries(p.scores);
   if (scores.length) foot.append(" \u00b7 ", ...scores.map(([name, score]) => box("span", make("i", name), " " + (p.places?.[name] ? "#" + p.places[name] + " " : "") + score.toFixed(3))));
-  if (p.text === null || p.text === undefined) made.append(make("p", "Its text is not kept here.", "soft"));
+  if (p.text === null || p.text === undefined) made.append(make("p", "The text of this passage is not stored.", "soft"));
   else {
     const ranges = cited(quotes).filter(q => overlaps(p, q)).map(q => ({ from: q.start - p.start, to: q.end - p.start, kind: "cite" }));
     const text = make("blockquote");

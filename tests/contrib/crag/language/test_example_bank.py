@@ -122,7 +122,7 @@ def test_words_of_the_examples_are_no_names_and_numbers_fill_their_own_places():
         ({"calls": "get_movie({film})", "questions": ("of {film}?",)}, "expected a place of"),
         (
             {"calls": "get_movie({movie})", "questions": ("who?",)},
-            "stands in the calls and not in",
+            "is in the calls, but not in",
         ),
         ({"calls": "None", "questions": ()}, "at least one question"),
         ({"calls": "None", "questions": ("who?",), "rule": "guess"}, "rule: expected one of"),

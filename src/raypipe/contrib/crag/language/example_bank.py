@@ -64,7 +64,7 @@ class ExampleGroup:
                     raise ValueError(f"{m[0]}: expected a place of {', '.join(sorted(places))}")
             for m in _PLACE.finditer(self.calls):
                 if m[0].replace(".first", "").replace(".last", "") not in known:
-                    raise ValueError(f"{m[0]} stands in the calls and not in the question {question!r}")
+                    raise ValueError(f"{m[0]} is in the calls, but not in the question {question!r}")
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Facts:
         if not rules:
             raise ValueError("table: expected at least one, found none")
         if any(s.by == "name" for s in rules) != (self.entities is not None):
-            raise ValueError("entities: expected with a table that is looked up by name, and only there")
+            raise ValueError("entities: expected with a table that is looked up by name, and only with one")
 
     def reads(self) -> frozenset[str]:
         named = {REPLY + self.entities} if self.entities is not None else set()
