@@ -247,7 +247,9 @@ def test_a_fit_of_fuse_is_what_a_run_with_it_scores_on_the_half_that_it_has_not_
     mean = sum(r["measures"]["ndcg_cut_10"] for r in rows) / len(rows)
     assert mean == pytest.approx(fitted["score"], abs=1e-9)
     assert fit_fuse(again.folder.path, 0, bench.folder / "second.yaml").report.seen_before == 0
-    with pytest.raises(DataError, match=f"no fit of the recipe has seen \\({60 - len(rows)} questions were"):
+    with pytest.raises(
+        DataError, match=f"no fit of the recipe has seen, found none \\({60 - len(rows)} questions"
+    ):
         fit_fuse(again.folder.path, 1)  # the other half is the one that the weights were fitted to
     assert main(["fit", "fuse", str(done.folder.path), "--scores", "bm25,dense", "--measure", "map"]) == 0
     said = capsys.readouterr().out

@@ -100,7 +100,7 @@ def test_an_adopted_model_is_asked_nothing_that_the_other_answered_and_undone_th
     calls, planned = asked(bench, session, NEW)
     assert adoptions(store) == {} and calls == before[0]
     said = [line for d in planned.changed for line in d.lines]
-    assert "embed.model.adopted_as was hash-embedder, is not there" in said
+    assert "embed.model.adopted_as was hash-embedder, is not set" in said
     assert len([d for d in planned.changed if d.lines]) == len(planned.changed)
     with pytest.raises(ConfError, match="no model 'far-embedder' is adopted"):
         end_adoption("far-embedder", store)

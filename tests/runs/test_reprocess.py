@@ -26,7 +26,7 @@ def test_reprocess_prints_the_plan_first_the_calls_and_which_answers_changed(
     assert "extract.threshold was" in said and ", 0 computed, " in said, (
         "a threshold behind all models asks nothing"
     )
-    assert "parts at extract, because extract.threshold was" in said
+    assert "first changed step: extract, because extract.threshold was" in said
     changed = json.loads((tmp_path / "two" / "changes.json").read_text())
     assert changed["common"] == 6 and {c["step"] for c in changed["changed"]} == {"extract"}
     assert main([*again, "--json"]) == 0

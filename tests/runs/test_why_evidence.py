@@ -116,4 +116,4 @@ def test_changes_name_models_and_show_the_lines_of_a_prompt_once(bench, capsys):
     bench.run(ASKING.replace(last, f"{last}          Name the newsletter.\n"), out="four")
     out = said("three", "four")
     assert out.count("\n  generate:web.prompt.user changed:\n  + Name the newsletter.\n") == 1
-    assert "  parts at generate:web, because generate:web.prompt changed\n" in out
+    assert "  first changed step: generate:web, because generate:web.prompt changed\n" in out

@@ -91,8 +91,8 @@ def require_answering(
             name = served_name(model.loader, model.dialect, model.path, model.repo, model.revision)
             settings.keep_unsent(name, (*model.unsent, *refused))
             raise FieldsRefused(
-                f"{at.url}: {model.repo} refuses {', '.join(refused)}, which the recipe's chats have. Run it "
-                f"again: from now on they are sent without; of a release, eval and promote again"
+                f"{at.url}: {model.repo} refuses {', '.join(refused)}, which the recipe's chats have. Run "
+                f"the command again: chats are now sent without. For a release, eval and promote again"
             )
 
 
@@ -153,9 +153,9 @@ def require_unchanged(
             what = "vectors" if model.kind == "embedder" else "scores"
             raise ConfError(
                 f"model {model.name!r} at endpoint {model.path!r} gives other {what} than those in "
-                f"{store.uri} (distance {far:.3f}): another model answers there by the same name. Put the "
-                f"old one back, or give its entry a `revision` of your own: then it is another model, "
-                f"and what rests on it is computed again"
+                f"{store.uri} (distance {far:.3f}): another model answers there by the same name. Restore "
+                f"the old model, or give its entry a `revision` of your own: it is then another model, "
+                f"and all that rests on it is computed again"
             )
 
 

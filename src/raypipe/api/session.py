@@ -116,7 +116,7 @@ def _learned(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError) as e:
-        raise ConfError(f"{file}: expected JSON, found {e}. Delete the file: it is learned again") from e
+        raise ConfError(f"{file}: expected JSON, found {e}. Delete the file: runs write it again") from e
 
 
 def _keep(file: Path, tree: Mapping[str, Any]) -> None:

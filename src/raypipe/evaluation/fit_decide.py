@@ -96,7 +96,7 @@ def fit_decide(
     answered = [a for a in unseen if a.features is not None]
     if not answered:
         raise DataError(
-            f"{folder}: no answer in the half that is not fitted on, and that no fit of the recipe has seen "
+            f"{folder}: expected answers in the other half that no fit of the recipe has seen, found none "
             f"({before} questions were seen). Fit on a run of more questions"
         )
     right = np.array([a.right for a in answered], float)
@@ -137,14 +137,14 @@ def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
     step, kind = cast(Decide, last.step), open_kind(run.kind)
     if step.fitted is not None:
         raise ConfError(
-            f"fit decide: {run.folder} was decided by fitted numbers already, so nothing says whether "
-            "what it abstained from was right. Fit on a run without them: raypipe eval ... --set "
+            f"fit decide: {run.folder} was decided by fitted numbers already, so the answers that it "
+            "abstained from are unknown. Fit on a run without them: raypipe eval ... --set "
             "decide.fitted=null"
         )
     if (form := gold_form(kind)) != "answers":
         raise ConfError(
             f"fit decide: {run.folder} has kind {run.record.kind}, which scores by {form}. The table of a "
-            'run has gold answers alone, so nothing says what "i don\'t know" would score. Fit on a run of '
+            'run has only gold answers, so the score of "i don\'t know" is unknown. Fit on a run of '
             "a kind that scores by answers, such as eval --kind qa"
         )
     if rule_of(kind) is not None:

@@ -108,8 +108,8 @@ def fit_fuse(
         )
     if not unseen:
         raise DataError(
-            f"{folder}: no judged question in the half that is not fitted on, and that no fit of the recipe "
-            f"has seen ({before} questions were seen). Fit on a run of more questions"
+            f"{folder}: expected judged questions in the other half that no fit of the recipe has seen, "
+            f"found none ({before} questions were seen). Fit on a run of more questions"
         )
     own = {n: w for n, w in fuse.weighed().items() if n in names}
     starts = [np.ones(len(names))]

@@ -74,9 +74,9 @@ def scoring_of(
         judged_ids = sorted({d for g in golds for d in g.grades})[:LOOKED_AT]
         if judged_ids and len(store.missing("documents", "id", judged_ids)) == len(judged_ids):
             raise DataError(
-                f"{store.uri}: expected the documents that are judged, found none of "
-                f"{', '.join(judged_ids[:3])} among {store.count('documents')} documents. Read the corpus "
-                "that the judgements are of"
+                f"{store.uri}: expected the judged documents, found none of "
+                f"{', '.join(judged_ids[:3])} among {store.count('documents')} documents. Ingest the corpus "
+                "that was judged"
             )
     if labels is not None and rule_of(opened) is None:
         raise ConfError(

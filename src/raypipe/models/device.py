@@ -48,7 +48,7 @@ def computing(model: str, device: str) -> Iterator[None]:
             raise OutOfMemory(f"{said}. Another process may hold the memory; smaller tasks need less") from e
         # AcceleratorError is torch's own class for an error of the device's runtime, since 2.8.
         if type(e).__name__ == "AcceleratorError" or (isinstance(e, RuntimeError) and _DEVICE.search(str(e))):
-            raise WorkerBroken(f"{said}. See whether the device is well (`nvidia-smi`, `dmesg`)") from e
+            raise WorkerBroken(f"{said}. Check the device (`nvidia-smi`, `dmesg`)") from e
         raise
 
 

@@ -86,7 +86,7 @@ def require_weights(model: Model, wanted: Sequence[str], held: Container[str]) -
     if missing := [name for name in wanted if name not in held]:
         raise ConfError(
             f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more, "
-            f"which would be random numbers. Is it what loader {model.loader!r} expects?"
+            f"which would stay random. Does the folder fit loader {model.loader!r}?"
         )
 
 
@@ -110,8 +110,8 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
         raise ConfError(
-            f"model {model.name!r}: a {net.config.model_type} says no number of positions, as a T5 does "
-            f"not, and loader {model.loader!r} needs it. Use loader sentence-transformers, or instructor"
+            f"model {model.name!r}: a {net.config.model_type} states no number of positions (as T5), "
+            f"which loader {model.loader!r} needs. Use loader sentence-transformers, or instructor"
         )
     # XLM-R and related models count positions from the padding id on, so the first ones are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0

@@ -289,8 +289,9 @@ def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> I
         if not group.wait(wait_s):
             free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
             raise ClusterTooSmall(
-                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: others hold it, "
-                f"free is {free}. Wait for them, raise engines.wait_s, or lower `engines` in the cluster file"
+                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: other work holds "
+                f"it, free is {free}. Wait for its end, raise engines.wait_s, or lower `engines` in the "
+                "cluster file"
             )
         places_of = iter(range(len(taken)))
         yield [(group, next(places_of)) if b else None for b in bundles]

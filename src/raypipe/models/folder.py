@@ -213,7 +213,7 @@ def _require_bytes(model: Model, folder: Path) -> None:
         if found != file.name:
             raise ConfError(
                 f"model {model.name!r}: {path} is not what the hub has at {model.revision}: expected "
-                f"contents of digest {file.name}, found {found}. It was edited or is cut: remove {file}, "
+                f"contents of digest {file.name}, found {found}. It was edited or truncated: remove {file}, "
                 f"and fetch it again: {download_command(model.repo, model.revision)}"
             )
         with suppress(OSError):  # in a read-only cache each process checks again
@@ -255,8 +255,8 @@ def _require_shape(model: Model, folder: Path) -> None:
     for name, role in (("query", "query"), ("document", "passage"), ("passage", "passage")):
         if prompts.get(name) and not given[role]:
             raise ConfError(
-                f"model {model.name!r}: its folder puts {prompts[name]!r} before a {role}, and its entry "
-                f"nothing. Put {role}_instruction there, or use loader sentence-transformers"
+                f"model {model.name!r}: its folder puts {prompts[name]!r} before a {role}, but its entry "
+                f"nothing. Add {role}_instruction to the entry, or use loader sentence-transformers"
             )
     width = json_object(folder / "config.json").get("hidden_size")
     if isinstance(width, int) and width != model.dim:

@@ -104,8 +104,8 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
     init = config.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in INITS:
         raise ConfError(
-            f"{where}: init_lora_weights {init!r} changes the base's weights, and they are served as they "
-            f"are. Convert it to a plain LoRA (PEFT's path_initial_model_for_weight_conversion)"
+            f"{where}: init_lora_weights {init!r} changes the base's weights, but they are served "
+            f"unchanged. Convert it to a plain LoRA (PEFT's path_initial_model_for_weight_conversion)"
         )
 
 
@@ -124,8 +124,8 @@ def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[st
     if lone := sorted(m for m, pair in pairs.items() if len(pair) < 2):
         has, lacks = ("A", "B") if "A" in pairs[lone[0]] else ("B", "A")
         raise ConfError(
-            f"{where}: expected lora_A and lora_B of each module, found lora_{has} of {lone[0]} alone, "
-            f"without lora_{lacks}. The file was not written whole: save it again"
+            f"{where}: expected lora_A and lora_B of each module, found lora_{has} of {lone[0]} without "
+            f"lora_{lacks}. The file is incomplete: save it again"
         )
     return pairs
 
@@ -161,7 +161,7 @@ def _check_modules(
         if len(a) != 2 or len(b) != 2 or a[0] != b[1] or a[0] != rank:
             raise ConfError(
                 f"{where}: {module}: expected factors of rank {rank}, as {ADAPTER[0]} says, found shapes "
-                f"{list(a)} and {list(b)}: with another rank the adapter would be scaled otherwise"
+                f"{list(a)} and {list(b)}: another rank would scale the adapter differently"
             )
         wanted = modules[module]
         if wanted is not None and (b[0], a[1]) != wanted:
@@ -185,14 +185,14 @@ def _check_targets(
         meant = {m for m in modules if any(m == t or m.endswith(f".{t}") for t in targets)}
     if more := sorted(found - meant):
         raise ConfError(
-            f"{where}: target_modules of {ADAPTER[0]} do not name {more[0]}, of which there are weights: the "
+            f"{where}: target_modules of {ADAPTER[0]} do not name {more[0]}, but it has weights: the "
             "two files do not match. Save both again"
         )
     part = any(config.get(f) for f in ("layers_to_transform", "exclude_modules"))
     if not part and (lacking := sorted(meant - found)):
         raise ConfError(
             f"{where}: expected weights of each module in target_modules, found none of {lacking[0]} and "
-            f"{len(lacking) - 1} more: the file was not written whole, or is of a smaller model"
+            f"{len(lacking) - 1} more: the file is incomplete, or is of a smaller model"
         )
 
 

@@ -64,11 +64,13 @@ class EndpointAddress:
                 raise ConfError("url: it has a name or password in it, which logs would show; use a key")
         if " " in self.key or not (self.key.isascii() and self.key.isprintable()):
             raise ConfError(
-                f"{self.url}: the key has white space, a line end or other signs that no key has. Set its "
-                f"environment variable again, without them"
+                f"{self.url}: the key has white space, a line end or other characters that no key has. Set "
+                f"its environment variable again, without them"
             )
         if self.batch and len(self.urls) > 1:
-            raise ConfError(f"{self.url}: batch: expected one address, which keeps its batches, found more")
+            raise ConfError(
+                f"{self.url}: batch: expected one address, which stores its batches, found several"
+            )
         for name in ("concurrency", "per_minute", "tokens_per_minute", "timeout_s", "tries"):
             if not getattr(self, name) > 0:
                 raise ConfError(f"{self.url}: {name}: expected a number above 0, found {getattr(self, name)}")

@@ -119,8 +119,8 @@ def open_tokenizer(model: Model) -> Tokenize:
         return fake.whitespace
     if model.loader in REMOTE and not model.tokenizer_path:
         raise ConfError(
-            f"model {model.name!r}: its tokens are to be counted, and its entry names no tokenizer. Put "
-            f"`tokenizer: NAME` there, NAME an entry that has its tokenizer.json"
+            f"model {model.name!r}: its tokens must be counted, but its entry names no tokenizer. Add "
+            f"`tokenizer: NAME`, the name of an entry that has its tokenizer.json"
         )
     if model.loader in ("hash", "overlap"):
         raise ConfError(

@@ -130,8 +130,8 @@ def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
         response = client.get(url)
     except httpx.HTTPError as e:
         raise Unavailable(
-            f"{hub} cannot be reached: {why_failed(e, url)}. Where it can be, run this there and copy the "
-            f"entry; or give a folder that has the model; another hub: the environment variable HF_ENDPOINT"
+            f"{hub} cannot be reached: {why_failed(e, url)}. Run this where it can be reached, and copy the "
+            f"entry; or give a folder that has the model; or name another hub in HF_ENDPOINT"
         ) from e
     if response.status_code in (401, 403):
         raise ModelMissing(
@@ -177,7 +177,7 @@ def propose(repo: ModelRepo, kind: str = "") -> Proposal:
         dim = int(dim or text_config(config).get("hidden_size") or 0)
         if not dim:
             raise ConfError(
-                f"{repo.name}: its files do not say how long its vectors are. Write the entry by hand"
+                f"{repo.name}: its files do not state the length of its vectors. Write the entry by hand"
             )
         entry |= {"loader": own if flag else "sentence-transformers", **place, "dim": dim}
         if flag:
@@ -204,7 +204,7 @@ def _refuse(repo: ModelRepo) -> None:
             )
     folder.module_folders(repo.modules, repo.name)
     if not repo.tree("config.json"):
-        raise ConfError(f"{repo.name}: expected config.json, found none: it is no model of transformers")
+        raise ConfError(f"{repo.name}: expected config.json, found none: it is not a model of transformers")
     if "tokenizer.json" not in repo.files:
         raise ConfError(
             f"{repo.name}: expected tokenizer.json, found none. Save its tokenizer in the fast form, with "

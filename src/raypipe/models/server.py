@@ -195,7 +195,7 @@ class ServerClient:
         said = json.dumps(error)
         spent = SPENT.search(said) if status in (402, 403, 429) else status == 400 and OWES.search(said)
         if spent and not retry_after_s(response.headers) and not (status == 429 and LIMITED.search(said)):
-            return self._trouble(address, "unpaid", f"{detail}. See the account's plan and billing", True)
+            return self._trouble(address, "unpaid", f"{detail}. Check the account's plan and billing", True)
         if status in RETRY_STATUSES:
             reason = "overloaded" if status == 429 else "unavailable"
             return self._trouble(address, reason, detail, True, True)

@@ -61,9 +61,9 @@ def require_pooled_mark(model: Model, tokenizer: Any) -> None:
         return
     where = "begins" if model.pooling == "cls" else "ends"
     raise ConfError(
-        f"model {model.name!r}: pooling {model.pooling} takes the vector of the mark that {where} a text, "
-        f"and its tokenizer puts none there, found {' '.join(probe.tokens)!r} for 'a'. Use its maker's "
-        f"folder as published, or say add_eos_token and eos_token in {said} if it was trained with one"
+        f"model {model.name!r}: pooling {model.pooling} takes the vector of the token that {where} a text, "
+        f"but its tokenizer adds none: found {' '.join(probe.tokens)!r} for 'a'. Use the folder that its "
+        f"maker published, or set add_eos_token and eos_token in {said} if it was trained with one"
     )
 
 

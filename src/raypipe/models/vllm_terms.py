@@ -56,7 +56,7 @@ def require_arguments(given: Mapping[str, Any], where: str) -> None:
     for name in given:
         if name in OWN_ARGUMENTS:
             raise ConfError(
-                f"{where}: {name} is set by raypipe. Say it by the field of the models or cluster file"
+                f"{where}: raypipe sets {name}. Use the field for it in the models or cluster file"
             )
         if (known := _known_arguments()) and name not in known:
             raise ConfError(

@@ -24,7 +24,7 @@ from raypipe.store.memo.memo import replies_of
 Kind = Literal["model", "prompt", "parameter"]
 INLINE = 60  # characters of a value, at most, to show it in a sentence; longer ones are shown by lines
 MOST_LINES = 40  # lines of one difference, at most
-NOTHING = "not there"
+NOTHING = "not set"
 
 
 @dataclass(frozen=True, slots=True)

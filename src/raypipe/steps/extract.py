@@ -138,9 +138,9 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
     if embedder.path and fitted.embedder and fitted.embedder != embedder.original.weights:
         raise ValueError(
             f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
-            f"some that were fitted with {fitted.embedder}: fit them again "
-            f"(python bench/figures/extract.py --fit --embedder {embedder.name}), or leave fitted out, and "
-            "every question is abstained"
+            f"numbers fitted with {fitted.embedder}. Fit them again "
+            f"(python bench/figures/extract.py --fit --embedder {embedder.name}), or leave fitted out: the "
+            "step then abstains from every question"
         )
 
 

@@ -90,7 +90,7 @@ def _calls_of(steps: Sequence[StepPlan]) -> str:
     likely = [s.expected for s in steps if s.expected is not None]
     if len(likely) < len(steps):
         unknown = ", ".join(s.step for s in steps if s.expected is None)
-        return f"calls {bound}; no run says how many are likely for {unknown}"
+        return f"calls {bound}; no earlier run shows how many are likely for {unknown}"
     low, high = (sum(n[i] for n in likely) for i in (0, 1))
     return f"about {between((low, high), '{:,}'.format, '-')} calls, {bound}"
 
@@ -151,7 +151,7 @@ def print_assumed(console: Console, plan: AssumedPlan) -> None:
     show(console, ("step", "rows", "tasks", "store GiB", "requests", "hours"), shown)
     if plan.hours is None:
         lacking = ", ".join(s.step for s in steps if s.hours is None)
-        say(console, f"no run says how long {lacking} takes on such machines")
+        say(console, f"no earlier run shows how long {lacking} takes on such machines")
     money = "money: not known without hours and `usd_per_hour` of all machines"
     if (usd := plan.usd) is not None:
         money = f"machines: {usd[0]:,.0f} to {usd[1]:,.0f} USD"
@@ -228,8 +228,8 @@ def print_changes(console: Console, found: Changes) -> None:
     counts = f"{found.common} questions in both runs, {found.new} new, {found.removed} gone"
     say(console, f"against run {found.before}: {counts}", style="bold", fold=True)
     other = sum(found.other_path.values())
-    said = f"answers: {len(found.changed)} changed, {other} the same by another path"
-    say(console, f"{said}, {found.same} the same throughout", fold=True)
+    said = f"answers: {len(found.changed)} changed, {other} equal by another path"
+    say(console, f"{said}, {found.same} unchanged", fold=True)
     _print_differences(console, found.differences)
     for c in found.changed[:CHANGES_SHOWN]:
         say(console, f"{c.question}  {c.query}", style="bold")
@@ -238,7 +238,7 @@ def print_changes(console: Console, found: Changes) -> None:
             first, *more = _difference(c.cause)
             named = f"{c.cause.stage}.{c.cause.field}"
             because = f", because {named} changed" if more else f", because {first}"
-        say(console, f"  parts at {c.step}{because}")
+        say(console, f"  first changed step: {c.step}{because}")
         for when, given in (("before", c.before), ("after", c.after)):
             path = f"   {cut(given.path, PATH_SHOWN)}" if given.path else ""
             say(console, f"  {when:<6} {given.answer} [{given.outcome}]{path}")
@@ -260,4 +260,4 @@ def _difference(d: Difference) -> list[str]:
     if d.lines:
         return list(d.lines)
     before, after = cut(d.before, 60), cut(d.after, 60)
-    return [f"{d.stage}.{d.field} was {before or 'missing'}, is {after or 'missing'}"]
+    return [f"{d.stage}.{d.field} was {before or 'not set'}, is {after or 'not set'}"]

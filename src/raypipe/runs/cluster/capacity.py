@@ -43,7 +43,7 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
     if cluster.engines is None:
         raise ConfError(
             f"model {wanted[0].name!r} needs an engine, and the cluster file ({cluster.about}) has no "
-            f"`engines`. Say there what one may take: conf/clusters/laptop.yaml has an example"
+            f"`engines`. State there what one may take: conf/clusters/laptop.yaml has an example"
         )
     vllm_terms.require_arguments(cluster.engines.engine, f"cluster file ({cluster.about}): engines.engine")
     for model in wanted:

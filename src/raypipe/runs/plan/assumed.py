@@ -140,5 +140,7 @@ def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
     text = "\n".join(f"<p>{line}</p>" if kind == "page" else line for line in lines)
     chunks = look(recipe, kit, [Source(source_id(kind, text), kind, text)]).chunks.num_rows
     if not chunks:
-        raise ConfError("--assume: the split asks a model, so say how many chunks a page has: chunks=31")
+        raise ConfError(
+            "--assume: the split calls a model, so state how many chunks a page has, such as chunks=31"
+        )
     return float(chunks)
