@@ -129,5 +129,5 @@ def _read(text: str, question: Question) -> ParsedReply:
     if said == question.text:
         return ParsedReply(said, KEPT)
     if not is_grounded(said, question):
-        raise UnreadableReply("expected the words of the question, and otherwise only words of earlier turns")
+        raise UnreadableReply("expected the words of the question, and others of the earlier turns alone")
     return ParsedReply(said, ANSWERED)
