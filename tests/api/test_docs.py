@@ -125,7 +125,7 @@ def test_prompts_about_short_documents_are_planned_as_short_as_they_are(docs, se
 
 def test_a_recipe_that_searches_nothing_is_refused_over_a_folder(docs, session):
     with pytest.raises(
-        ConfError, match="long-context reads the pages that a question brings and searches nothing"
+        ConfError, match="long-context reads only the pages of its question, and searches nothing"
     ):
         ask("long-context", QUESTION, session=session(), docs=docs)
     assert not Path(documents_store(docs, session())).exists()

@@ -228,7 +228,7 @@ def check_host(host: str, keys: ApiKeys) -> None:
         alone = False
     if not (alone or keys.digests or keys.open):
         raise ConfError(
-            f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
+            f"--host {host}: other machines reach it, but there are no keys. Give --keys FILE or ${KEYS}, or "
             "--auth none to answer without a key"
         )
 

@@ -132,7 +132,7 @@ def faults(
         opened = (session or Session()).store(store)
         unread = unread_rows(opened)
         if not (unread or opened.count("sources") or opened.count("questions")):
-            raise DataError(f"{opened.uri}: nothing was read into it. `raypipe ingest PATH` reads some files")
+            raise DataError(f"{opened.uri}: the store is empty. `raypipe ingest PATH` reads files into it")
         return FaultsResult("", RowFaults(unread, ()))
     record = read(Path(run))
     store = Store.open(record.store)

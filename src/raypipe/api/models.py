@@ -202,8 +202,8 @@ def adopt_model(
     if not (comparison.passes or anyway):
         least, far = adoption.LEAST[comparison.kind], adoption.FARTHEST[comparison.kind]
         raise adoption.NotTheSame(
-            f"{new} is not {old}: {comparison.sentence()}; expected an agreement of {least:g} at least and a "
-            f"distance of {far:g} at most. Run `raypipe eval` with {new}, and `raypipe compare`; or, if you "
+            f"{new} is not {old}: {comparison.sentence()}; expected an agreement of at least {least:g} and a "
+            f"distance of at most {far:g}. Run `raypipe eval` with {new}, and `raypipe compare`; or, if you "
             f"know that it is the same, add --anyway"
         )
     by = f"{getpass.getuser()}@{platform.node()}"

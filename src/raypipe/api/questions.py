@@ -167,10 +167,10 @@ def _searched(
     if recipe.reads_cited_alone():
         rows = () if opened is None else (opened.rows("questions", n, [question]) for n in ("id", "text"))
         if not any(found.num_rows for found in rows):
-            reads = f"recipe {recipe.name} reads the pages that a question brings and searches nothing"
+            reads = f"recipe {recipe.name} reads only the pages of its question, and searches nothing"
             instead = "Take one that searches, such as rag, or give the question's pages with --pages"
             where = docs if opened is None else opened.uri
-            raise ConfError(f"{reads}: of {where} nothing would be read. {instead}")
+            raise ConfError(f"{reads}, so it would read nothing of {where}. {instead}")
     return opened if opened is not None else open_docs(recipe, docs or "", store, session)
 
 

@@ -174,7 +174,7 @@ class RowStep:
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Runs the step over a batch. Raises ConfError for a missing column, and the step's errors."""
         if not isinstance(batch, pa.Table):
-            found = f'found {type(batch).__name__}: say batch_format="pyarrow"'
+            found = f'found {type(batch).__name__}: set batch_format="pyarrow"'
             raise ConfError(f"step {self.spec.stage.name}: expected a pyarrow.Table, {found}")
         return self._loop.run(self._changed(batch))
 
@@ -206,7 +206,7 @@ def step(
     index = None
     if any(name.startswith("index.") for name in stage.step.reads()):
         if found is None:
-            raise ConfError(f"step {verb}: it searches; expected recipe and store, which say where")
+            raise ConfError(f"step {verb} searches: expected a recipe and a store, found no recipe")
         index = searched(session.store(store), found)
     uri = index.store if index else ""
     file, models = session.cluster_file(), models_of(stage.step)

@@ -330,7 +330,7 @@ def test_globs_choose_and_a_folder_without_documents_is_refused(tmp_path, few):
         read(tmp_path / "third", few, ["*.xyz"])
     with pytest.raises(DataError, match="no such file or folder"):
         read(tmp_path / "fourth", few / "none")
-    with pytest.raises(DataError, match="nothing was read into it"):
+    with pytest.raises(DataError, match="the store is empty"):
         faults(store=tmp_path / "other" / "store")
     with pytest.raises(DataError, match="no questions"):
         rank("collection-bm25", store=tmp_path / "other" / "store")

@@ -187,8 +187,8 @@ class ScoredFlags(Options):
         "official, accuracy, words, or MODULE:NAME, of kind crag (official)", "RULE", read_rule
     )
     judge: str | None = arg(
-        "judge of what the rule leaves open: an entry of the models file, a folder, URL#MODEL with the key "
-        "$RAYPIPE_JUDGE_KEY, or MODULE:NAME",
+        "judge of answers that the rule leaves open: an entry of the models file, a folder, URL#MODEL with "
+        "the key $RAYPIPE_JUDGE_KEY, or MODULE:NAME",
         "MODEL",
     )
 
@@ -208,7 +208,7 @@ class WorkFlags(Options):
 
     fresh: bool = arg("answer all questions; ask language models again instead of using cached replies")
     max_calls: int | None = arg("start no task after N calls to models and graphs", "N", whole(1))
-    max_usd: float | None = arg("start no task after X US dollars of what has a price", "X", above_0)
+    max_usd: float | None = arg("start no task after X US dollars for all that has a price", "X", above_0)
     max_hours: float | None = arg("start no task after H hours of wall time", "H", above_0)
     retry_faults: bool = arg("retry rows that failed permanently")
 

@@ -324,7 +324,7 @@ _OWN = {
         "serve": "Answer questions over HTTP on this machine.",
     },
     ("tools", "tools"): {
-        "doctor": "Check what is installed and reachable, and print the command that mends the rest.",
+        "doctor": "Check what is installed and reachable, and print the command that fixes the rest.",
         "init": "Write the files of a project of your own: recipe, prompt, models, cluster, step, test.",
         "check": "Find every problem of recipes, other configuration files, and steps of your own.",
         "models": "List a recipe's models: where they are, how to get what is missing; add or adopt one.",

@@ -219,7 +219,7 @@ class FitFlags:
     """Options of a fit: its data, its measure and its file."""
 
     split: int = arg("the half of the questions to fit on (0)", "0|1", shared.whole(0, 1), default=0)
-    group: str | None = arg("a label whose values are groups of questions that stay together", "LABEL")
+    group: str | None = arg("keep questions with the same value of this label together", "LABEL")
     measure: str | None = shared.MEASURE
     out: str | None = arg("the fitted file, .yaml; its report goes next to it (in the folder of RUN)", "FILE")
 

@@ -20,7 +20,9 @@ def score_crag(
     predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
     *,
     rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
-    judge: str | None = arg("ask this judge what the rule leaves open, even if replies exist", "MODEL"),
+    judge: str | None = arg(
+        "ask this judge about answers that the rule leaves open, even if replies exist", "MODEL"
+    ),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
     models: str | None = shared.MODELS,
@@ -119,7 +121,7 @@ def compare(
     *,
     rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
     margin: float = shared.MARGIN,
-    group: str | None = arg("a label whose values are groups of questions that count as one each", "LABEL"),
+    group: str | None = arg("count questions with the same value of this label as one", "LABEL"),
     measure: str | None = shared.MEASURE,
     rejudge: str | None = arg(
         "judge all runs with one model; without MODEL, the first run's judge", "MODEL", const=""
