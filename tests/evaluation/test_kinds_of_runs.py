@@ -230,7 +230,7 @@ def test_what_cannot_be_scored_is_refused_before_any_work(
 
 def test_judgements_of_another_corpus_are_refused(run: Callable[..., Evaluation], beir: Path) -> None:
     (beir / "qrels.trec").write_text("q-heron 0 elsewhere 1\n")
-    with pytest.raises(DataError, match="expected the documents that are judged, found none of elsewhere"):
+    with pytest.raises(DataError, match="expected the judged documents, found none of elsewhere"):
         run()
 
 

@@ -31,8 +31,8 @@ def test_what_an_entry_says_is_identity_and_what_a_cluster_says_is_not(tmp_path)
     ("given", "message"),
     [
         ({"blok_size": 16}, "vLLM has no argument 'blok_size'; did you mean 'block_size'"),
-        ({"max_model_len": 99}, "max_model_len is set by raypipe"),
-        ({"trust_remote_code": True}, "trust_remote_code is set by raypipe"),
+        ({"max_model_len": 99}, "raypipe sets max_model_len"),
+        ({"trust_remote_code": True}, "raypipe sets trust_remote_code"),
     ],
 )
 def test_a_name_that_vllm_does_not_have_or_that_raypipe_sets_is_refused(given, message):

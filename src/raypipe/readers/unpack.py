@@ -211,8 +211,8 @@ def _inflated(name: str, packing: str, raw: Iterator[bytes]) -> Iterator[bytes]:
     def stranger() -> DataError:
         if streams:
             return DataError(f"{name}: bytes that are not {packing} follow the end of the archive. {AGAIN}")
-        found = packing_of(rest) or f"neither: {rest[:8]!r}"
-        why = f"its name says {packing}, its first bytes {found}. Rename it or get it again."
+        found = packing_of(rest) or f"{rest[:8]!r}, neither bz2 nor gzip"
+        why = f"expected {packing} by its name, found {found}. Rename it or get it again."
         return DataError(f"{name}: {why}")
 
     for chunk in raw:

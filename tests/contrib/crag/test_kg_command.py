@@ -87,7 +87,7 @@ def test_a_folder_with_a_broken_or_doubled_table_is_refused(folder, capsys):
     (folder / "price.csv").unlink()
     (folder / "movie.json").write_text("[]")
     code, _, err = run(capsys, "--graph", str(folder), "--time", TIME, "None")
-    assert code == 3 and "movie stands there twice" in err
+    assert code == 3 and "found two files of table movie" in err
 
 
 def test_a_program_without_a_line_is_refused(folder, capsys):

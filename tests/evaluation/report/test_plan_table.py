@@ -64,9 +64,9 @@ def test_a_step_of_which_nothing_is_known_is_named_and_no_sum_is_made_up_of_the_
     [rerank] = [line for line in printed(EXTRACT, RERANK) if line.startswith("rerank")]
     assert "not known 1,000 " in " ".join(rerank.split()) and rerank.endswith("model")
     whole = plan_sum(Plan((EXTRACT, RERANK)))
-    assert whole.startswith("calls at most 141,020; no run says how many are likely for rerank; ")
+    assert whole.startswith("calls at most 141,020; no earlier run shows how many are likely for rerank; ")
     endless = step("strange", math.inf, False, None, {"parameter": math.inf})
-    assert plan_sum(Plan((endless,))).startswith("calls with no known bound; no run says")
+    assert plan_sum(Plan((endless,))).startswith("calls with no known bound; no earlier run shows")
 
 
 def test_an_exact_plan_has_one_number():

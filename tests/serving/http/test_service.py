@@ -303,8 +303,8 @@ WRONG = {
     "no condition": (
         {"query": "x", "filters": {"where": "s3cr3t = 1 or 1=1"}},
         [
-            "filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01'; character 15 "
-            "fits none"
+            "filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01'; cannot "
+            "read character 15"
         ],
     ),
     "a time in words": (
