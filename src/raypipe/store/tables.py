@@ -190,7 +190,7 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
     unknown, missing or wrongly typed column, a null, bad UTF-8, an invalid vector, or a duplicate key."""
     extra, missing = set(data.schema.names) - set(schema.names), set(schema.names) - set(data.schema.names)
     if extra or missing:
-        raise DataError(f"{table}: unexpected columns: {sorted(extra)}, missing columns: {sorted(missing)}")
+        raise DataError(f"{table}: unexpected columns: {sorted(extra)}, missing: {sorted(missing)}")
     columns = [data[f.name].combine_chunks() for f in schema]
     for field, column in zip(schema, columns, strict=True):
         if column.type != field.type:
