@@ -90,15 +90,17 @@ def stored_faults(pipe):
     ],
 )
 def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_row(
-    sources, how, tmp_path, local_ray, pools, run_tasks
+    sources, how, tmp_path, local_ray, engine_groups, run_tasks
 ):
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
     pipe, ids = sources
     poison, diary = ids[457], tmp_path / "diary"
-    limits = pools.Timeouts(row_timeout_s=0.03, open_timeout_s=6.0)  # a part of 100 has 9 s, a row alone 6
+    limits = engine_groups.Timeouts(
+        row_timeout_s=0.03, open_timeout_s=6.0
+    )  # a part of 100 has 9 s, a row alone 6
 
     def runner(verb, fill, parts):
-        pool = pools.Pool(actors=2, cpus=0.5)
+        pool = engine_groups.Pool(actors=2, cpus=0.5)
         return run_tasks(Poisoned(fill, poison, how, str(diary), fill.worker), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
@@ -132,7 +134,9 @@ class NoMemory:
 
 
 @pytest.mark.drill
-def test_rows_each_of_which_ends_its_worker_are_not_to_blame(sources, tmp_path, local_ray, pools, run_tasks):
+def test_rows_each_of_which_ends_its_worker_are_not_to_blame(
+    sources, tmp_path, local_ray, engine_groups, run_tasks
+):
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     pipe, ids = sources
     short = tmp_path / "short of memory"
@@ -140,7 +144,7 @@ def test_rows_each_of_which_ends_its_worker_are_not_to_blame(sources, tmp_path, 
 
     def runner(verb, fill, parts):
         work = NoMemory(fill, str(short), fill.worker)
-        return run_tasks(work, parts, pools.Pool(actors=1, cpus=0.5))
+        return run_tasks(work, parts, engine_groups.Pool(actors=1, cpus=0.5))
 
     pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
     with pytest.raises(Unavailable, match=r"each of the 2 rows .*no row is blamed.* 3 workers tried"):
@@ -179,14 +183,14 @@ class OneDevice:
 
 
 def test_a_worker_whose_device_fails_is_replaced_and_its_rows_go_to_another(
-    sources, tmp_path, local_ray, pools, run_tasks
+    sources, tmp_path, local_ray, engine_groups, run_tasks
 ):
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     pipe, ids = sources
 
     def runner(verb, fill, parts):
         work = OneDevice(fill, str(tmp_path), fill.worker)
-        return run_tasks(work, parts, pools.Pool(actors=1, cpus=0.5))
+        return run_tasks(work, parts, engine_groups.Pool(actors=1, cpus=0.5))
 
     pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
     pipe.builder.build(pipe.corpus.texts(Ids.of(ids)), _done())
@@ -204,14 +208,14 @@ def _done():
 
 
 def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(
-    sources, tmp_path, local_ray, pools, run_tasks
+    sources, tmp_path, local_ray, engine_groups, run_tasks
 ):
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     pipe, ids = sources
 
     def runner(verb, fill, parts):
         wrong = Poisoned(fill, ids[5], "wrong setup", str(tmp_path / "diary"), fill.worker)
-        return run_tasks(wrong, parts, pools.Pool(actors=1, cpus=0.5))
+        return run_tasks(wrong, parts, engine_groups.Pool(actors=1, cpus=0.5))
 
     with pytest.raises(ConfError, match="the setup is wrong"):
         cut = replace(pipe, runner=runner)

@@ -48,7 +48,7 @@ def papers(data, tmp_path_factory):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
-    name, papers, standins, team, pools, tmp_path
+    name, papers, standins, team, engine_groups, tmp_path
 ):
     pool = str(papers / "pool.jsonl")
     graphs = {"qasper-train": pool, "qasper-train-explained": pool}
@@ -67,7 +67,7 @@ def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
 
     def on_ray(verb, fill, parts):
         there = team.engines.answer if verb == "answer" else None
-        return pools.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
+        return engine_groups.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
 
     _, far, there = run("ray", on_ray)
     pipeline, done, here = run("process", inline)

@@ -20,7 +20,7 @@ from raypipe.core.errors import ConfError
 
 
 def said(code, *args):
-    """What a process prints that has the module of pools."""
+    """What a process prints that has the module of the connection."""
     command = [sys.executable, "-c", HAVING + code, *map(str, (TRIES, PAUSE_S, *args))]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
