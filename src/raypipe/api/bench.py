@@ -1,8 +1,8 @@
 """Speed of raypipe next to other libraries that do the same work.
 
-A row is a file in `bench/rows/` of a checkout. It computes the same output with raypipe and with a peer, and
-compares both outputs. `bench/bench_rows.py` measures the rows, ours and the peer's in turn. This module holds
-the measurements.
+A row is a file in `bench/rows/` of a checkout. It computes the same output with raypipe and with another
+library, the peer, and compares the outputs. `bench/bench_rows.py` measures both in turns. Here are the
+results.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ class BenchResult:
     name: str
     does: str
     unit: str
-    by: str  # cpu or wall: kind of seconds behind `rate`, `ratio` and `share`
+    by: str  # cpu or wall: kind of seconds from which `rate`, `ratio` and `share` are computed
     not_measured: str  # the reason; "": it was measured
     turns: int = 0
     rate: float | None = None  # our units per second
     seconds: Spread | None = None  # seconds of one call, of the kind `by`
-    cpu_s: float | None = None  # CPU seconds of one call, summed over its processes
+    cpu_s: float | None = None  # CPU seconds of one call, summed over all its processes
     wall_s: float | None = None
     peer: str = ""
     peer_rate: float | None = None
     peer_cpu_s: float | None = None
     peer_wall_s: float | None = None
     ratio: Spread | None = None  # the peer's seconds divided by ours, turn by turn
-    limit: str = ""  # name of a bound that the machine sets; "": not measured
+    limit: str = ""  # name of a limit that the machine sets, such as its matrix product; "": not measured
     limit_rate: float | None = None
     share: float | None = None  # our rate divided by `limit_rate`
     unequal: str = ""  # difference from the peer's output; "": none, or no peer
     least: float | None = None  # smallest accepted median of `ratio`
-    least_share: float | None = None  # smallest accepted `share`; one of both is enough
+    least_share: float | None = None  # `share` that is accepted even if `ratio` is below `least`
     most_s: float | None = None  # largest accepted median of `seconds`
     short: str = ""  # the reason for missing `least` or `most_s`
 
@@ -72,7 +72,7 @@ class BenchResult:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BenchReport(Result, rows="results"):
-    """Results of one run of the bench; a row for each."""
+    """Results of one run of the bench. In `table()` each result is a row."""
 
     day: str  # YYYY-MM-DD
     commit: str  # of the checkout; "" outside of git
@@ -92,10 +92,10 @@ class RowChange:
 
     name: str
     by: str  # cpu or wall; "": it was not measured
-    not_measured: str  # why; "": it was measured
+    not_measured: str  # the reason; "": it was measured
     before: Spread | None = None  # seconds of one call, over the turns
     now: Spread | None = None
-    ratio: Spread | None = None  # before by now, turn by turn: above 1, it became faster
+    ratio: Spread | None = None  # `before` divided by `now`, turn by turn; above 1: it became faster
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,7 +105,7 @@ class CommitReport(Result, rows="results"):
     day: str  # YYYY-MM-DD
     commit: str  # of the checkout
     against: str  # the other commit
-    quick: bool  # sizes of a test: no number of it is to be quoted
+    quick: bool  # sizes of a test: do not quote its numbers
     results: tuple[RowChange, ...]
     lines: tuple[str, ...]  # a table in Markdown
 
@@ -122,9 +122,9 @@ def bench(
     """Measures rows of the bench by name; without names, all rows.
 
     `record` appends the report to the history of the checkout and writes the table of docs/performance.md.
-    `against` names a commit: its rows take turns with these, in place of peers. `say` receives each result
-    once its row is measured. Raises ConfError outside of a checkout, for an unknown name, and for an unknown
-    commit.
+    `against` names a commit: the checkout is measured in turns with that commit instead of with peers. `say`
+    receives each result once its row is measured. Raises ConfError outside of a checkout, for an unknown
+    name, and for an unknown commit.
     """
     root = Path(raypipe.__file__).parents[2]
     if not (root / "bench" / "rows").is_dir():

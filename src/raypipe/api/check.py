@@ -35,7 +35,7 @@ from raypipe.text.evidence import Fitted
 from raypipe.text.template import Prompt
 
 FileKind: TypeAlias = str
-"""A key of _FINDERS, or a folder of files that a plugin adds."""
+"""Kind of a file: a key of _FINDERS, or the name of a folder of files that a plugin adds."""
 Finder = Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]  # returns the problems of a file
 _LINE = re.compile(r"line (\d+)")
 _KEYS: Mapping[FileKind, frozenset[str]] = {
@@ -67,12 +67,12 @@ class CheckedFile:
 
     file: str
     kind: FileKind | None  # None: the file is unreadable or of no known kind
-    problems: int  # their number
+    problems: int  # number of problems
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckResult(Result, rows="problems"):
-    """Checked files, their problems, and results of the laws for steps; a row for each problem."""
+    """Checked files, their problems, and the results of the laws for steps. Each problem is a row."""
 
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
@@ -96,12 +96,12 @@ def check(
 ) -> CheckResult:
     """Finds every problem of configuration files, and runs the laws of steps on steps of your own.
 
-    `names` are recipes (by name or path), models, cluster, graph and prompt files, presets, and steps. A
-    file's keys tell its kind. A step is given by its path, MODULE:CLASS, and has these `fields`, as in a
-    recipe. Its models are fakes that compute. Its output is compared with the digest in steps.lock, next to
-    its module. `lock` writes the digest, except if the output changed and the version did not. Raises
-    ConfError for a name that is neither recipe nor file, and for a path that leads to no step. Raises
-    DataError for a step that raises.
+    `names` are recipes (by name or path), models, cluster, graph and prompt files, presets, and steps. The
+    kind of a file is derived from its keys. A step is named MODULE:CLASS, and gets the `fields`, as in a
+    recipe. Fakes that compute replace the step's models. The step's output is compared with the digest in the
+    file steps.lock next to the step's module. `lock` writes the digest, except if the output changed and the
+    version did not. Raises ConfError for a name that is neither recipe nor file, and for a path that leads to
+    no step. Raises DataError for a step that raises.
     """
     session = session or Session()
     files, problems, steps = [], list[Problem](), list[StepCheck]()
@@ -123,7 +123,7 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
     try:
         tree = config.read_yaml(path)
     except ConfError as e:
-        lines = _LINE.findall(str(e))  # the last one has the mistake; a first one begins its block
+        lines = _LINE.findall(str(e))  # the last line has the mistake; an earlier line begins its block
         line, message = int(lines[-1]) if lines else None, str(e).removeprefix(f"{path}: ")
         return None, [Problem(str(path), line, "", message)]
     kind = kind_of(tree)
@@ -143,7 +143,7 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
 
 
 def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
-    """Returns the kind of a file, by keys that only its kind has; None for an unknown kind.
+    """Returns the kind of a file, by keys that only one kind has; None for an unknown kind.
 
     >>> kind_of({"question": []}), kind_of({"minilm": {"kind": "embedder", "loader": "hash"}})
     ('recipe', 'models')
@@ -212,7 +212,7 @@ _FINDERS: Mapping[FileKind, Finder] = {
 
 
 def _line_in_set(text: str, path: str) -> int | None:
-    """Finds the line in a variant's `set` that changes a path of the whole recipe; None: no line does."""
+    """Finds the line in `set` of a variant (a recipe with `like`) that changes a path; None: no line."""
     verb, _, field = re.sub(r"^\w+\[\d+\]\.", "", path).partition(".")
     top = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = dict((k.value, v) for k, v in top.value) if isinstance(top, yaml.MappingNode) else {}
@@ -225,8 +225,8 @@ def _line_in_set(text: str, path: str) -> int | None:
 
 
 def line_of(text: str, path: str) -> int | None:
-    """Finds the line, from 1, of a path such as `question[3].rerank.top` in a YAML text. If the end of the
-    path does not exist, returns the line of its innermost existing part; None if no part exists.
+    """Finds the line, from 1, of a path such as `question[3].rerank.top` in a YAML text. If the last parts of
+    the path do not exist, returns the line of the innermost existing part; None if no part exists.
 
     >>> line_of("a: 1\\nb:\\n  - c: 2\\n  - d:\\n      e.f: 3\\n", "b[1].d.e.f")
     5

@@ -25,7 +25,7 @@ _RELEASE = re.compile(r"live|r\d+-\w+")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompareResult(Result, rows="comparisons"):
-    """Comparisons of runs with the first run; a row for each."""
+    """Comparisons of runs with the first run. Each comparison is a row."""
 
     comparisons: tuple[RunComparison, ...]
 
@@ -47,11 +47,12 @@ def compare(
 
     A run is the folder of a finished eval, a file of predictions, or a release of `store` (its id, or
     `live`). `rule` scores folders and files; None: a folder's own rule, `official` for a file. `margin` is
-    the largest difference between runs that count as the same. `group` is a label; questions with the same
-    value of it count as one. `rejudge` names a judge for the answers of all runs ("": the first run's judge);
-    all are then scored by `rule`, or by the first run's rule. `trim` names a tokenizer that cuts answers
-    first. `labels` is a file of people's verdicts. `measure` is compared; None: the first measure of the
-    data's kind. `unseen` leaves out questions that a fit or an adapter of one of the recipes has seen.
+    the largest difference between runs that count as the same. `group` names a label; questions with the same
+    value of this label count as one. `rejudge` names a judge for the answers of all runs ("": the first run's
+    judge; None: the stored verdicts count). With it all runs are scored by `rule`, or by the first run's
+    rule. `trim` names a tokenizer that cuts answers first. `labels` is a file of people's verdicts. `measure`
+    is compared; None: the first measure of the data's kind. `unseen` leaves out questions that a fit or an
+    adapter of one of the recipes has seen.
 
     Raises ConfError for fewer than two runs and for an unknown measure. Raises DataError if the runs are of
     different kinds, if different rules, judges or trims scored them, or if they share no scored question.

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IngestResult(Result):
-    """Counts of the files read. Its rows are the counts, then the reasons for omitted lines and pages."""
+    """Counts of an ingest. Rows: the counts, then the reasons for omitted lines and pages."""
 
     store: str  # URI
     summary: IngestSummary
-    sources: int  # in the store, earlier ones included
-    bad: tuple[BadLine, ...]  # the first lines that could not be read, or lost a page
+    sources: int  # sources in the store, those of earlier ingests included
+    bad: tuple[BadLine, ...]  # the first lines that could not be read, or of which a page was omitted
 
     @property
     def title(self) -> str:
@@ -116,7 +116,7 @@ NAME_CHARS = 40  # characters of a folder's name in the name of its store
 def documents_store(folder: str | Path, session: Session | None = None) -> str:
     """Returns the address of a folder's own store under $RAYPIPE_HOME, which need not exist.
 
-    Its name has the folder's name and the beginning of a digest of the path: docs-manuals-c56e80.
+    The store's name has the folder's name and the beginning of a digest of its path: docs-manuals-c56e80.
     """
     from raypipe.runs.pipeline.ingest_folder import folder_id
 
@@ -206,7 +206,7 @@ class FirstQuestion:
     answers: tuple[str, ...]
     labels: Mapping[str, str]
     documents: tuple[ShownText, ...]
-    searches_store: bool  # True: it names no documents, so it searches the whole store
+    searches_store: bool  # True: the question names no documents, so it searches the whole store
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +221,13 @@ class FirstDocument:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Preview(Result):
-    """Preview of an ingest; a row for each field that was matched to a role."""
+    """Preview of an ingest. Each role (such as query) to which fields were matched is a row."""
 
     data_format: str  # value of --format
     files: tuple[FileFields, ...]  # only files of rows; other formats have fixed fields
     question: FirstQuestion | None
     document: FirstDocument | None
-    bad_lines: tuple[BadLine, ...]  # among the first rows
+    bad_lines: tuple[BadLine, ...]  # unreadable lines among the first rows
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         roles = ((f.file, role, names) for f in self.files for role, names in f.fields.items())

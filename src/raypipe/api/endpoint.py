@@ -1,8 +1,8 @@
-"""Arguments of the endpoint, its Ray Serve application, and the same endpoint in this process.
+"""Arguments of the endpoint (`ServeArgs`), and the endpoint on Ray Serve (`serve`) or here (`serve_here`).
 
-In this process it serves a local client that started the process, over stdin and stdout. The client gets its
-tools immediately. A thread meanwhile reads and indexes a folder and loads models, which may take minutes.
-Only the protocol is written to stdout.
+`serve_here` serves a local client that started this process, over stdin and stdout. The client gets its tools
+immediately. A thread meanwhile reads and indexes a folder and loads models, which may take minutes. Only the
+protocol is written to stdout.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ServeArgs:
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
     keys: str | None = None  # file with one key per line, besides the keys in the variable RAYPIPE_KEYS
-    auth: Literal["none"] | None = None  # none: requests need no key
+    auth: Literal["none"] | None = None  # "none": requests need no key; None: other machines need one
     page: bool = True  # the web page at /
     gateways: int = 1  # processes that serve HTTP and run the recipe; with two, one may die
     log: str | None = None  # file with one line per request; None: stderr of the gateway, which Ray keeps
@@ -121,9 +121,9 @@ class ServeArgs:
         )
 
     def check(self, settings: Settings) -> None:
-        """Raises ModelMissing, ConfError or DataError if the endpoint cannot start: no store, no readable
-        model files, other graphs or public data than those that the recipe was resolved with, no room for the
-        recipe's engines in the cluster file, or a capture that could write nothing."""
+        """Checks that the endpoint can start. Raises ModelMissing, ConfError or DataError if the store is
+        missing, model files cannot be read, graphs or public data changed since the recipe was resolved, the
+        cluster file has no room for the recipe's engines, or captured answers could not be written."""
         store = settings.store_to_use(self.store)
         Store.open(store)
         recipe = self.recipe_to_serve(settings, store)
@@ -135,7 +135,7 @@ class ServeArgs:
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing
 
     def about_store(self, settings: Settings) -> str:
-        """Describes the searched store for people; if it cannot be searched, with the remedy."""
+        """Describes the searched store for people, or why it cannot be searched, with the remedy."""
         uri = settings.store_to_use(self.store)
         recipe = self.recipe_to_serve(settings, uri)
         try:
@@ -161,8 +161,8 @@ class ServeArgs:
         require_answering(recipe.chats(), endpoint_addresses(cluster, models, settings.keys), settings)
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
-        """Resolves the recipe that answers: the named one, or that of the current live release. Raises
-        ConfError for a graph without a location."""
+        """Resolves the recipe that answers: the named recipe, or the recipe of the current live release.
+        Raises ConfError for a graph without a location."""
         if self.follow_live:
             live = from_plain(live_now(Store.open(store)).recipe)
             require_same(live.models(), self.session(settings))
@@ -206,7 +206,7 @@ class ServeArgs:
 
 
 def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
-    """Raises ConfError if others reach an address without keys, or if its port is taken."""
+    """Raises ConfError if other machines reach an address without keys, or if its port is taken."""
     server = endpoint.server_config(settings.keys)
     if not server.key_filters:
         check_host(host, server.keys)
@@ -221,7 +221,7 @@ def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings)
 
 
 def check_host(host: str, keys: ApiKeys) -> None:
-    """Raises ConfError if others reach a host that has neither keys nor `--auth none`."""
+    """Raises ConfError if other machines reach a host, but there are neither keys nor `--auth none`."""
     try:
         alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -254,9 +254,9 @@ def serve(
     """Serves an endpoint on this machine until the process is interrupted.
 
     `say` receives lines for people: the file of the request log, every 5 s what is starting, and the address
-    once the endpoint answers. Then `follow` is called, with a function that makes gateways search the tables
-    as they are now. Raises ConfError for an address that others reach without keys, a port that is taken, and
-    a missing store. Also raises ModelMissing and ClusterTooSmall.
+    once the endpoint answers. Then `follow` is called. Its argument is a function that makes gateways search
+    the tables as they are at that moment. Raises ClusterTooSmall, and as `check_address` and
+    `ServeArgs.check`.
     """
     check_address(endpoint, host, port, settings)
     endpoint.check(settings)  # Serve never stops retrying a replica that cannot start
@@ -305,8 +305,8 @@ class OpeningRouter:
         self.opened: asyncio.Future[Router] = asyncio.get_running_loop().create_future()
 
     async def current(self) -> AnswererProtocol:
-        """Returns the answerer, once it is open. Raises RequestRefused if that takes more than OPEN_WAIT_S or
-        fails: clients show this reason, and hide the output of the process."""
+        """Returns the answerer, once it is open. Raises RequestRefused if opening takes more than OPEN_WAIT_S
+        or fails. Clients show the reason in this error, but hide the output of the process."""
         await asyncio.wait({self.opened}, timeout=OPEN_WAIT_S)
         if not self.opened.done():
             wait = "Documents are still read, and models loaded: minutes the first time. Ask again later."
@@ -325,8 +325,9 @@ def serve_here(
     """Serves the tools of an endpoint over stdin and stdout, until the client closes stdin.
 
     `read` updates the store and returns its URI; None: the store is searched as it is. Once the endpoint is
-    open, `follow` is called. Its argument is a function that makes later calls search the tables as they are
-    now. `say` receives lines for people. Without `read`, raises as `ServeArgs.check`.
+    open, `follow` is called, except for a recipe `live`. Its argument is a function that makes later calls
+    search the tables as they are at that moment. `say` receives lines. Without `read`, raises as
+    `ServeArgs.check`.
     """
     if read is None:
         endpoint.check(settings)

@@ -50,9 +50,9 @@ _WIDTH = 110  # columns of a fitted file
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecideFitResult(Result, rows="report.unseen"):
-    """Fit of `decide`; a row for it and for each policy that it is compared with, on the unseen half."""
+    """Fit of `decide`. Rows: the fit and the policies that it is compared with, on the unseen half."""
 
-    file: Path  # the numbers, for the step's field `fitted`; next to it the report, as .json
+    file: Path  # file of the numbers, for the step's field `fitted`; the report is next to it, as .json
     fitted: AnswerProbability
     report: DecideFitReport
     step: str = "decide"  # the step that takes the numbers
@@ -60,9 +60,9 @@ class DecideFitResult(Result, rows="report.unseen"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FuseFitResult(Result, rows="report.unseen"):
-    """Fit of `fuse`; a row for it and for each weighting that it is compared with."""
+    """Fit of `fuse`. Rows: the fit and the weightings that it is compared with, on the unseen half."""
 
-    file: Path  # the numbers, for the step's field `fitted`; next to it the report, as .json
+    file: Path  # file of the numbers, for the step's field `fitted`; the report is next to it, as .json
     fitted: FusionWeights
     report: FuseFitReport
     step: str  # the step that takes the numbers
@@ -80,11 +80,12 @@ def fit_decide(
 ) -> DecideFitResult:
     """Fits the probability that an answer is right, and the threshold for giving an answer.
 
-    Below the threshold "i don't know" scores better. One half of a finished run is for the fit, the other
-    half for the report. `run` is the folder of an eval. `split`, 0 or 1, is the half for the fit; a hash of
-    each question's id, or of its label `group`, decides its half. The threshold maximizes `measure`; None:
-    the report's first measure. `out` is the file for `decide.fitted`; None: fit-decide.yaml in the run's
-    folder. Raises ConfError if the recipe's decide cannot be fitted, and DataError for too few answers.
+    Below the threshold "i don't know" scores better than the answer. One half of a finished run's questions
+    is for the fit, the other half for the report. `run` is the folder of an eval. `split`, 0 or 1, is the
+    half for the fit. A hash of a question's id decides its half; if `group` names a label, a hash of the
+    label's value does. The threshold maximizes `measure`; None: the report's first measure. `out` is the file
+    for `decide.fitted`; None: fit-decide.yaml in the run's folder. Raises ConfError if the recipe's decide
+    cannot be fitted, and DataError for too few answers.
     """
     file = _out(run, out, "fit-decide.yaml")
     fitted, report = deciding.fit_decide(Path(run), split, group, measure)
@@ -104,11 +105,11 @@ def fit_fuse(
 ) -> FuseFitResult:
     """Fits the weights of a `fuse` step to a ranking measure.
 
-    One half of a finished run is for the fit, the other half for the report. No model is called: the scores
-    are those of the run's hits. `step` is the stage, such as `fuse:final`; None: the last `fuse`. `scores`
-    are weighed; none: those that the step weighs now. `store` holds the run's documents; None: the store that
-    the run used. The other arguments are those of `fit_decide`. Raises ConfError, and DataError for data
-    without judged documents.
+    One half of a finished run's questions is for the fit, the other half for the report. No model is called:
+    the run's hits have all scores. `step` is the stage to fit, such as `fuse:final`; None: the last `fuse`.
+    `scores` names the scores to weigh; (): those that the step weighs in the recipe. `store` holds the run's
+    documents; None: the store that the run used. The other arguments are those of `fit_decide`. Raises
+    ConfError as `fit_decide`, and DataError for data without judged documents.
     """
     file = _out(run, out, "fit-fuse.yaml")
     _, opened = finished(run, store, session)
@@ -146,11 +147,11 @@ def _written(found: F, what: str) -> F:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepResult(Result):
-    """A finished sweep, or only its plan; a row for each point. The first point has no difference."""
+    """A finished sweep, or only its plan. Each point is a row. The first point has no difference."""
 
-    recipe: str  # its name, or the names of several, separated by commas
+    recipe: str  # name of the recipe, or names of several recipes, separated by commas
     plans: tuple[PlannedPoint, ...]
-    sweep: Sweep | None  # null: --dry-run
+    sweep: Sweep | None  # None: only planned (--dry-run)
     folder: Path  # holds sweep.json, and a folder for each run
 
     def rows(self) -> Sequence[PointResult]:
@@ -177,11 +178,11 @@ def sweep(
 
     A point is one recipe at one combination; `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field.
     Each point answers the same questions: all, or `sample` of them, drawn by `seed`. Cached results are used.
-    The best point and the first then answer as many other questions. The best point has the highest
-    `measure`; None: the first measure of the data's `kind`. `margin` is that of `compare`. `on_plan` receives
-    the plans of all points before any runs; `dry_run` ends there. `options` are fields of `EvalOptions`; only
-    format, fields, kind, rule and judge are used. Raises ConfError for an invalid point or measure, and
-    DataError for no questions, before anything runs.
+    After a sample the best point and the first point also answer the same number of other questions. The best
+    point has the highest `measure`; None: the first measure of the data's `kind`. `margin` is used as in
+    `compare`. `on_plan` receives the plans of all points before a point runs; `dry_run` ends there. `options`
+    are fields of `EvalOptions`; only format, fields, kind, rule and judge are used. Raises ConfError for an
+    invalid point or measure, and DataError if there are no questions, before a point runs.
     """
     how, given, recipes = EvalOptions(**options), several(data), several(recipe)
     session = (session or Session()).over(store, bool(given))
@@ -234,9 +235,9 @@ def _questions(
     how: EvalOptions,
     scratch: Path | None,
 ) -> tuple[Store, list[Question], NewSources | None, str]:
-    """Opens the store of a sweep. Returns it with the questions, the sources that it does not hold yet, and
-    the kind of the data. With `scratch`, as in `open_data`, files are read and not stored. Raises DataError
-    if there are no questions."""
+    """Opens the store of a sweep. Returns the store, all questions, the sources that the store does not hold
+    yet (None: not known to be missing), and the kind of the data. With `scratch`, as in `open_data`, files
+    are read and not stored. Raises DataError if there are no questions."""
     filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch)
     read = None
     if files and scratch is None:
@@ -249,7 +250,7 @@ def _questions(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepeatsResult(Result, rows="found.questions"):
-    """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0 or -1."""
+    """Several runs of one recipe. Each question is a row, with mean and spread of its values 1, 0 or -1."""
 
     folder: Path
     found: Repeats
@@ -271,9 +272,9 @@ def evaluate_repeatedly(
 ) -> RepeatsResult:
     """Evaluates a recipe `times` times, and reports how far the score and the verdicts move.
 
-    From the second run on, language models are called again. Takes the arguments of `evaluate`. `out` gets a
-    folder `repeat-N` for each run, and repeats.json. Raises ConfError for fewer than two times, and for a
-    folder of an object store. Also raises what `evaluate` raises.
+    From the second run on, language models are called even for cached replies; with `fresh` also in the
+    first. Takes the arguments of `evaluate`. `out` gets a folder `repeat-N` for each run, and repeats.json.
+    Raises ConfError for fewer than two times, and for a folder of an object store. Also raises as `evaluate`.
     """
     if times < 2:
         raise ConfError(f"--repeats: expected 2 or more, found {times}")

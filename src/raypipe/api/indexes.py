@@ -1,4 +1,4 @@
-"""Index of a folder of documents, in the folder's own store: one update, and a loop that follows changes."""
+"""Index of a folder of documents: `open_docs` brings it up to date, and `follow` waits for changed files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from raypipe.store.ids import Ids
 from raypipe.store.sources import sizes
 
 HERE_CHARS = 3_000_000
-"""Characters of new texts up to which this process indexes them: some two minutes of MiniLM on two cores. Ray
-takes ten seconds to start, which is worth it for more."""
+"""Most characters of new texts that this process indexes itself: some two minutes of MiniLM on two cores. For
+more texts Ray is started, which takes ten seconds."""
 
 
 def open_docs(
@@ -35,11 +35,11 @@ def open_docs(
     session: Session | None = None,
     on_read: Callable[[], object] = lambda: None,
 ) -> Store:
-    """Opens the store of a folder, then reads and indexes what changed.
+    """Opens the store of a folder, then reads and indexes changed files.
 
     Unchanged files and indexed texts are skipped. `on_read` is called after reading: from then on removed
     files are not searched. Raises ConfError if the folder is missing or if the recipe reads no documents,
-    DataError if no file can be read, and ModelMissing.
+    DataError if no file can be read, and ModelMissing if a model's files are missing.
     """
     from raypipe.api.run import say_estimate  # imported late: it reads the records of runs on this machine
 
@@ -85,8 +85,8 @@ def open_docs(
 
 
 LOOK_S, LOOKS = 1.0, 10
-"""LOOK_S: seconds between two looks at a folder, at least. LOOKS: the same as a multiple of a look's
-duration, so that looks take a tenth of one core. A look at ten thousand files takes .15 s."""
+"""Pause between two looks at a folder: at least LOOK_S seconds, and at least LOOKS times as long as the last
+look took, so that looks use a tenth of one core. A look at ten thousand files takes .15 s."""
 
 
 FileStates: TypeAlias = Mapping[str, object]
@@ -103,9 +103,10 @@ def file_states(docs: str | Path) -> FileStates:
 def follow(
     docs: str | Path, seen: FileStates, again: Callable[[], object], say: Callable[[str], None]
 ) -> NoReturn:
-    """Calls `again` whenever a folder's files differ from `seen`, until the process is interrupted. `say`
-    receives each new error of `again`. After a DataError the next call waits for another change; after
-    another error it follows at the next look."""
+    """Calls `again` whenever a folder's files have changed, until the process is interrupted.
+
+    `seen`: state of the files that were read last. `say` receives each new error of `again`. After a
+    DataError it is called at the next change of the files, after any other error at the next look."""
     message = ""
     while True:
         start = time.monotonic()

@@ -36,7 +36,7 @@ from raypipe.store.index import fields_now
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WhyResult(Result, rows="explanation.steps", record="explanation"):
-    """Explanation of one row of a run; a row for each step, with its requests, results and reasons."""
+    """Explanation of one question of a run. Each step is a row, with its requests, results and reasons."""
 
     explanation: explain.Explanation
 
@@ -54,7 +54,7 @@ class FaultsResult(Result, rows="found.rows"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FieldsResult(Result, rows="fields"):
-    """Fields of a store that conditions can test; a row for each."""
+    """Fields of a store's documents that conditions can test. Each field is a row."""
 
     store: str  # URI
     fields: tuple[Field, ...]  # by name
@@ -75,17 +75,17 @@ class LostQuestion:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LossesResult(Result, rows="questions"):
-    """Losses of a run by their place; a row for each lost question."""
+    """Losses of a run by their place. Each lost question is a row."""
 
     run: str
-    recipe: str  # its name
+    recipe: str  # name of the recipe
     losses: Losses
     questions: tuple[LostQuestion, ...]  # the lost questions, in the order of the run
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FinishedRun(Result, record="run"):
-    """Record of a finished run; a row for each question."""
+    """Record of a finished run. Each question is a row."""
 
     run: Run
     folder: RunFolder
@@ -103,11 +103,11 @@ def finished_run(run: str | Path) -> FinishedRun:
 
 @outside_loop
 def why(run: str | Path, row: str) -> WhyResult:
-    """Explains one row of a finished run: evidence, prompts, replies, key, and each step's requests with
-    reasons.
+    """Explains the answer to one question of a finished run.
 
-    `run` is the folder of an eval. `row` is a question's id, or a unique prefix of an id. Raises DataError if
-    there is no such run or row.
+    The explanation has the searched sources, prompts, replies, the answer's key, and each step's requests
+    with reasons. `run` is the folder of an eval. `row` is a question's id, or a unique prefix of an id.
+    Raises DataError if there is no such run or question.
     """
     record = read(Path(run))
     return WhyResult(explain.why(Store.open(record.store), record, row))
@@ -150,9 +150,9 @@ def faults(
 def losses(run: str | Path, at: str | None = None) -> LossesResult:
     """Lists the wrong answers of a finished run, with the place where each lost its gold.
 
-    `run` is the folder of an eval; `at` keeps the questions lost at one place. Raises ConfError for an
-    unknown place. Raises DataError if there is no finished run, and for data that ask for documents, not
-    answers.
+    `run` is the folder of an eval. `at` names a place: only questions lost there are listed; None: all.
+    Raises ConfError for an unknown place. Raises DataError if there is no finished run, and for data whose
+    golds are documents, not answers.
     """
     folder, here = RunFolder(Path(run)), None if at is None else place(at)
     record = read(folder.path)
@@ -173,7 +173,7 @@ ANSWERS_S = 10  # seconds to wait for a server's health page; our choice
 class ExportResult(Result):
     """An export that was written."""
 
-    file: str  # its path; `mlflow`: the address of the tracking server
+    file: str  # path of the file; `mlflow`: the address of the tracking server
     shape: Shape
     counts: Mapping[str, int]  # lines and failed questions; `mlflow`: params, metrics, artifacts
     run: str = ""  # `mlflow`: id of the run on the server
@@ -186,8 +186,9 @@ def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str |
     `run` is the folder of the eval. The shapes are `predictions` (predictions.jsonl), `crag` and `qasper`
     (the input of these evaluators), `trec` (the ranking), and `oag` (OAG-QA's submission: the best 20
     papers). `mlflow` writes a run to the MLflow server at the address `out`, in `experiment`; None: an
-    experiment called raypipe. Documents of a collection are named by their ids, which the run's store holds;
-    pages by their addresses. Raises DataError. Raises ConfError if MLflow is not installed, and for an
+    experiment called raypipe. A ranking names documents of a collection by their ids, which the run's store
+    holds, and pages by their addresses. Raises DataError for an unfinished run, for a file `out` of the run
+    itself, and for a run without such results. Raises ConfError if MLflow is not installed, and for an
     experiment with another shape. Raises Unavailable if the MLflow server does not accept the run.
     """
     folder = RunFolder(Path(run))
@@ -238,7 +239,7 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunsResult(Result, rows="runs"):
-    """Finished runs, the latest first; a row for each. `folder` is null if only the store records the run."""
+    """Finished runs, the latest first. Each run is a row, without a `folder` if only the store records it."""
 
     runs: tuple[RunHeader, ...]
     unread: int = 0  # number of records of other formats, which are left out

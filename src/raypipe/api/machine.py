@@ -48,9 +48,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EnvironmentResult(Result, rows="findings"):
-    """Results of all checks of the machine; a row for each."""
+    """Results of all checks of the machine. Each result is a row."""
 
-    fine: bool  # nothing is missing
+    fine: bool  # True: nothing is missing
     findings: tuple[Finding, ...]
 
 
@@ -107,8 +107,8 @@ def _around(settings: Settings) -> Iterator[Finding]:
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
-    """Checks the models of models.yaml. Yields a finding for each model that is here, and for each absent one
-    that the recipe `local` needs. Counts the other absent models in one finding."""
+    """Checks the models of models.yaml. Yields a finding for each model that is on this machine, and for each
+    absent model that the recipe `local` needs. Counts all other absent models in one finding."""
     session = Session(settings)
     found = session.catalog()
     try:

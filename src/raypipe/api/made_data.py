@@ -1,5 +1,8 @@
-"""Data made with a model: test questions from your own documents (passages are drawn, a model writes, rules
-and a second request check), and pools of examples for prompts, with explanations of their answers."""
+"""Data made with a model: test questions from your own documents, and pools of examples for prompts.
+
+For test questions passages are drawn, a model writes questions about them, and rules and a second request
+check the questions. For a pool a model may explain the answer of each example.
+"""
 
 from __future__ import annotations
 
@@ -52,18 +55,18 @@ class QuestionsPlan:
     """Calls that making questions may take, computed before the first call."""
 
     store: str  # URI
-    model: str  # its name on the server
+    model: str  # name of the model on its server
     documents: int  # documents that passages were drawn from
     unreadable: int  # documents without a text, or without a passage of prose
     wanted: int  # questions to make
     candidates: int  # questions that may be written
     max_calls: int
-    cached: int  # calls to write a question whose reply is cached
+    cached: int  # calls to write questions whose replies are cached
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MadeQuestionsResult(Result):
-    """Questions that were made; a row for each that passed all checks."""
+    """Questions that were made. Each question that passed all checks is a row."""
 
     plan: QuestionsPlan
     out: Path | None  # the file of questions; None: a dry run
@@ -71,7 +74,7 @@ class MadeQuestionsResult(Result):
     written: int = 0  # candidates that the model wrote
     rejected: Mapping[str, int] = field(default_factory=dict)  # reason -> candidates
     computed: int = 0  # calls to the model
-    cached: int = 0  # calls answered from the memo
+    cached: int = 0  # calls answered from the cache
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         kept = self.kept
@@ -118,11 +121,12 @@ def make_questions(
 ) -> MadeQuestionsResult:
     """Makes test questions from documents, and writes them to a file that `ingest` reads.
 
-    `documents` are read into the store first; none: the store's own are used. The session's `llm` writes and
-    checks the questions. Its replies are cached, so the same call again sends no request. Another `seed`
-    draws other passages. `on_plan` receives the number of calls before the first. `dry_run` ends there and
-    stores nothing; it counts the calls for `documents` only, as if none were cached. Raises ConfError and
-    Unavailable. Raises DataError if there is no prose to ask about, and if no question can be used.
+    `documents` are read into the store first; (): questions are made from the documents that the store has.
+    The session's `llm` writes and checks the questions. Its replies are cached, so the same call again sends
+    no request. Another `seed` draws other passages. `on_plan` receives the plan before the first call.
+    `dry_run` ends there and stores nothing; with `documents` it counts the calls for these only, as if no
+    reply were cached. Raises ConfError if the session has no `llm`, and Unavailable if the model does not
+    answer. Raises DataError if there is no prose to ask about, and if no question can be used.
     """
     session = session or Session()
     if session.llm is None:
@@ -191,8 +195,8 @@ def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
 def _plan(
     store: Store, model: Model, number: int, seed: int, prompts: Mapping[str, Any], uri: str
 ) -> tuple[QuestionsPlan, Draw, Sequence[Candidate]]:
-    """Plans `number` questions. Returns the plan, the drawn passages and the candidates. `uri` is the address
-    of the documents' store. Raises DataError if no document has prose."""
+    """Plans `number` questions. Returns the plan, the drawn passages, and the candidates (questions that may
+    be written). `uri` is the address of the documents' store. Raises DataError if no document has prose."""
     drawn = draw(store, seed)
     planned = making.candidates(drawn, number)
     if not planned:
@@ -221,9 +225,9 @@ EXPLANATION_TOKENS: Final = 100
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExamplePoolResult(Result):
-    """Counts of a pool of examples; a row for each count."""
+    """Counts of a pool of examples. Each count is a row."""
 
-    out: Path  # the pool
+    out: Path  # file of the pool
     examples: int  # questions with an answer
     unanswered: int  # questions without an answer, which are left out
     explained: int  # examples with an explanation
@@ -254,8 +258,9 @@ def build_examples(
     """Writes a pool of examples from data with answers: question, first answer, document.
 
     A recipe's step `examples` reads the pool. `explain` names a generator of the models file, which explains
-    each answer in a sentence, from the evidence if the data have it. Raises ConfError. Raises DataError if no
-    question has an answer, and if no answer could be explained. Raises Unavailable if the generator is down.
+    each answer in a sentence, from the annotators' evidence if the data have it; None: no explanations.
+    Raises ConfError for an unknown generator. Raises DataError if no question has an answer, and if no answer
+    could be explained. Raises Unavailable if the generator is down.
     """
     session = session or Session()
     require_file(out, "--out")
@@ -276,7 +281,7 @@ def build_examples(
 
 
 async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question, Gold]]) -> list[str]:
-    """Requests an explanation of each pair from a model. Returns their texts; "" for a missing one."""
+    """Requests an explanation of each answer from a model. Returns the texts; "" if one is missing."""
     model = session.catalog().model(name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     chats = []

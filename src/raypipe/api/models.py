@@ -1,5 +1,6 @@
-"""Models of a recipe (place, size, command that gets them), and models added to a models file: from a hub's
-repository at a pinned commit, a folder, a server, or a GGUF file."""
+"""Models of recipes. `model_needs` lists them, `fetch_model` fetches one, and `add_model` adds an entry to a
+models file: for a hub's repository at a pinned commit, a folder, a server, or a GGUF file. `adopt_model` lets
+a model count as another in a store."""
 
 from __future__ import annotations
 
@@ -41,28 +42,28 @@ from raypipe.runs.adoption import AdoptionCheck
 class ModelNeed:
     """A model that a recipe names."""
 
-    name: str  # in the models file
+    name: str  # name of the entry in the models file
     kind: str
     loader: str
-    state: Literal["here", "missing", "remote", "computed"]  # computed: it has no weights
+    state: Literal["here", "missing", "remote", "computed"]  # computed: the model has no weights
     where: str  # folder, or NAME at ENDPOINT; "": missing, or without weights
     bytes: int | None  # size of the files that are read; None: not known here
-    get: str  # the command or action that gets it; "": nothing is needed
+    get: str  # the command or action that gets the model; "": nothing is needed
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelNeedsResult(Result, rows="models"):
-    """Models of a recipe; a row for each."""
+    """Models of a recipe. Each model is a row."""
 
-    recipe: str  # its name
+    recipe: str  # name of the recipe
     models: tuple[ModelNeed, ...]
 
 
 class _All(Catalog):
-    """Catalog that returns a model for every entry, even without its files, and records the errors."""
+    """Catalog that returns a model for every entry, even if its files are missing, and records the errors."""
 
     def __init__(self, whole: Catalog) -> None:
-        # Each entry stands for itself, without its fallback.
+        # Each entry resolves to itself, never to its fallback.
         entries = {name: replace(entry, fallback="") for name, entry in whole.entries.items()}
         super().__init__(entries, whole.file, whole.hub, whole.files, whole.llm, whole.fetched)
         self.wrong: dict[str, str]
@@ -90,7 +91,7 @@ class _All(Catalog):
 
 
 def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeedsResult:
-    """Lists a recipe's models with place and size, and the commands that get the missing ones."""
+    """Lists a recipe's models with place and size, and the commands that get missing models."""
     session = session or Session()
     conf, catalog = session.settings.conf, _All(session.catalog())
     resolve = resolvers(conf, catalog)
@@ -127,11 +128,11 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelFetchResult(Result):
-    """A model that was fetched, or existed already; one row."""
+    """A model that was fetched, or existed already. The result is its only row."""
 
-    name: str  # in the models file
+    name: str  # name of the entry in the models file
     folder: str
-    weights: str  # its identity: sha256:... of the folder
+    weights: str  # identity of the weights: sha256:... of the folder
     bytes: int  # size of the files that are read
 
 
@@ -155,12 +156,12 @@ def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AdoptionResult(Result):
-    """A model that counts as another one in a store, or has ceased to; one row."""
+    """A model that counts as another model in a store, or whose adoption has ended. The result is one row."""
 
     store: str  # URI
-    name: str  # of the model
-    counts_as: str  # name of the other model; "": it counts as itself again
-    checked: str  # measurements at its adoption, for people
+    name: str  # name of the model
+    counts_as: str  # name of the other model; "": the adoption has ended
+    checked: str  # measurements at the adoption, for people
     by: str  # USER@HOST
     at: float  # time of the adoption, in seconds since the epoch
 
@@ -172,10 +173,10 @@ def adopt_model(
     """Declares a model the same as another: in this store, cached results of either count for both.
 
     `new` is an entry of the models file, a folder, or URL#MODEL of a server. `old` is a model named by a
-    finished run of the store; its files need not be here. Up to 100 requests that a run made of `old` are
-    sent to `new`, and both answers are compared. `anyway` adopts the model whatever the comparison shows.
-    Raises NotTheSame if the answers differ. Raises ConfError for models that cannot be the same, and for too
-    few cached requests. Also raises ModelMissing and Unavailable.
+    finished run of the store; its files need not be here. Up to 100 requests that the run sent to `old` are
+    sent to `new`, and the answers of both are compared. `anyway` adopts the model whatever the comparison
+    shows. Raises NotTheSame if the answers differ. Raises ConfError for models that cannot be the same, and
+    for too few cached requests. Also raises ModelMissing and Unavailable for the model `new`.
     """
     session = session or Session()
     opened = session.store(store)
@@ -214,8 +215,8 @@ def adopt_model(
 
 
 def end_adoption(name: str, store: Place = None, session: Session | None = None) -> AdoptionResult:
-    """Ends an adoption: in this store the model counts as itself again. Results that it computed while
-    adopted stay with the other model. Raises ConfError if no model of this name is adopted."""
+    """Ends an adoption: in this store the model counts as itself again. Results that it computed while it was
+    adopted remain results of the other model. Raises ConfError if no model of this name is adopted."""
     opened = (session or Session()).store(store)
     ended = adoption.end(opened, name)
     return AdoptionResult(opened.uri, name, "", ended.checked, ended.by, ended.at)
@@ -223,17 +224,17 @@ def end_adoption(name: str, store: Place = None, session: Session | None = None)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelAddResult(Result):
-    """An entry added to a models file, and the resources that its model needs; one row."""
+    """An entry added to a models file, and the resources that its model needs. The result is its only row."""
 
-    name: str  # in the models file
-    file: str  # the models file that it was added to
-    entry: Mapping[str, Any]  # its fields
+    name: str  # name of the entry
+    file: str  # the models file with the entry
+    entry: Mapping[str, Any]  # fields of the entry
     bytes: int | None  # size of the files that are read; None: not known
-    memory_gib: float | None  # of its weights, once loaded; None: not known
-    context_gib: float | None  # keys and values of one reply of full length; None: not a language model here
-    licence: str  # as its repository states it; "": not stated
-    gated: bool  # True: its owner decides who may download it
-    get: str  # the command that downloads it; "": it is here, or on a server
+    memory_gib: float | None  # GiB of the loaded weights; None: not known
+    context_gib: float | None  # GiB of keys and values of one chat of full length; None: not known
+    licence: str  # as the model's repository states it; "": not stated
+    gated: bool  # True: the repository's owner decides who may download the model
+    get: str  # the command that downloads the model; "": it is here, or on a server
     endpoints: Mapping[str, Any]  # lines to add under `endpoints` of the cluster file; {}: none
 
 
@@ -251,13 +252,14 @@ def add_model(
 
     `source` is ORG/NAME on a hub, a folder, or URL#MODEL on a server. In its place, `gguf` is a GGUF file,
     which is converted under $RAYPIPE_HOME. `name` defaults to the last part of the model's own name. `kind`
-    defaults to what its files state, and to generator for a server. `revision` is a hub's branch, tag or
-    commit, stored as its commit. Only a server takes `dialect`, its protocol, and `key_env`, the variable of
-    its key ("": no key). The result then has an endpoint for the cluster file, named after the server's host.
+    defaults to the kind that the model's files state; for a server it defaults to generator. `revision` is a
+    branch, tag or commit of a hub; the entry stores its commit. `dialect` and `key_env` are used for a server
+    only: its protocol, and the environment variable of its key ("": no key). For a server the result has
+    lines about an endpoint for the cluster file, named after the server's host.
 
-    The entry goes into the session's models file, else into models.yaml of the working directory; a missing
-    file is created. Raises ConfError for a model that cannot be loaded, and for a name that is taken;
-    ModelMissing; Unavailable for a hub or server that cannot be reached.
+    The entry is written to the session's models file, or if it has none to models.yaml of the working
+    directory; a missing file is created. Raises ConfError for a model that cannot be loaded, and for a name
+    that is taken. Raises ModelMissing for missing files, and Unavailable for an unreachable hub or server.
     """
     session = session or Session()
     given = source or ""

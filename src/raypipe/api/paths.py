@@ -56,9 +56,11 @@ _DOCUMENTS = (".pdf", ".docx", ".html", ".htm", ".txt", ".md")
 
 
 def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | None) -> Format:
-    """Returns the format in which `ingest` reads paths: `files` if all are folders of documents, else as
-    `format_for`. Such a folder has a PDF or docx directly in it. Or it has a document at any depth, and
-    directly in it no file of rows, of CRAG's or of BEIR's."""
+    """Returns the format in which `ingest` reads paths.
+
+    It is `files` if no format and no fields are given and all paths are folders of documents; otherwise it is
+    the format of `format_for`. A folder of documents has a PDF or docx directly in it. Or it has a document
+    at any depth, but directly in it no file of rows, of CRAG or of BEIR."""
 
     def documents(folder: Path) -> bool:
         direct = [f.name.lower() for f in itertools.islice(folder.iterdir(), _LOOKED_AT) if f.is_file()]
@@ -74,9 +76,9 @@ def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | No
 
 
 def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:
-    """Returns the absolute folder of a run: the given one, else a new one under $RAYPIPE_HOME.
+    """Returns the absolute folder of a run: `given`, or if it is None a new folder under $RAYPIPE_HOME.
 
-    For a given folder of an object store, returns one under $RAYPIPE_HOME, which `deliver` copies there.
+    If `given` is in an object store, returns a folder under $RAYPIPE_HOME, which `deliver` copies to it.
     """
     if given is None:
         return unused(settings.home / "runs" / Path(store).name / recipe, time.localtime())
@@ -96,7 +98,7 @@ SWEEP = "sweep.json"  # the result in a sweep's folder
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:
-    """Copies the folder of a run or sweep to the object store that `given` names; its record goes last. Does
+    """Copies the folder of a run or sweep to the object store that `given` names, its record last. Does
     nothing for a local path or None."""
     if given and is_remote(str(given)):
         upload(folder, str(given), last=[RunFolder(folder).record.name, SWEEP])

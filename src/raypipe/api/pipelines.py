@@ -1,7 +1,7 @@
 """Composition root: builds the pipeline of a recipe over a store, to run on the session's cluster.
 
-It also places the recipe's operators in pools on Ray, and collects prices. Ray is imported once there is work
-for it: neither a plan nor a run with nothing missing starts it.
+`open_pipeline` runs on Ray, `in_process` in this process, and `offline_pipeline` only plans. `prices_of`
+collects prices. Ray is imported once there is work for it, not for a plan or a run with nothing missing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class RayRun:
     """Runner of a recipe's tasks over a store, on Ray.
 
     It connects to Ray when the first task runs: starting Ray takes seconds, and a run with nothing missing
-    needs none. If the judge is one of the recipe's models, it uses the recipe's engine, which keeps running.
+    needs no Ray. If the judge's model is a model of the recipe, the judge uses the recipe's engine, which
+    then keeps running after the tasks.
     """
 
     settings: Settings
@@ -97,13 +98,13 @@ class RayRun:
         return Sized(cluster, group, streams)
 
     def connect(self) -> None:
-        """Connects to Ray, once, and sizes the cluster file for its nodes. Raises ClusterTooSmall. Raises
-        ModelMissing, which a worker would otherwise raise only at its first row."""
+        """Connects to Ray, once, and sizes the cluster file for Ray's nodes. Raises ClusterTooSmall if the
+        nodes have no room, and ModelMissing, which a worker would otherwise raise only at its first row."""
         _ = self._sized
 
     def ahead(self) -> None:
-        """Starts loading embedders in processes without GPUs, while other work runs. Processes with GPUs load
-        theirs when their graph starts, while pages are parsed."""
+        """Starts loading embedders in processes without GPUs, while other work runs. Does nothing for a pool
+        with GPUs: its processes load embedders when their graph starts, while pages are parsed."""
         pool = self._sized.cluster.pools["embed"]
         if self.recipe is not None and not pool.gpus and not self._loading:
             from raypipe.runs.cluster.graph import load_ahead
@@ -155,8 +156,9 @@ def open_pipeline(
 ) -> Iterator[Pipeline]:
     """Opens the pipeline of a recipe over a store, on the session's cluster.
 
-    Language models may be missing if the work calls none: a ranking, or (`answers` False) the corpus half.
-    `judge` is the kit of the judge of the answers. Raises ConfError and ClusterTooSmall.
+    `answers` False: only the corpus steps run, so models that only question steps call may be missing.
+    `judge` is the kit of the judge of the answers; None: no model judges. Raises ConfError for a cluster file
+    or graph that does not fit, and ClusterTooSmall.
     """
     if answers:
         require_graphs(recipe)
@@ -195,8 +197,8 @@ def open_reading(session: Session, store: Store) -> TaskReading:
 
 @contextmanager
 def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipeline]:
-    """Opens the corpus half of a recipe over a store, in this process on all cores, without Ray. Raises
-    ConfError and ModelMissing."""
+    """Opens a pipeline for the corpus steps of a recipe, in this process on all cores, without Ray. Raises
+    ModelMissing for missing files of a model, and ConfError."""
     models = (*recipe.embedders(), *recipe.writers())
     for model in models:
         load.present(model)
@@ -227,7 +229,7 @@ def as_declared(file: Cluster, models: Sequence[Model]) -> Cluster:
 
 
 BATCH_QUESTIONS = 5_000
-"""Least questions of a task whose chats go to a batch API: caps stop only between two files of chats."""
+"""Least questions of a task whose chats are sent as a file: caps stop a run only between two such files."""
 
 
 def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
@@ -265,7 +267,7 @@ def worker_and_sizes(
 
 
 def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> Prices:
-    """Collects the prices in the cluster and models files, also for a judge. Raises ConfError."""
+    """Collects the prices of a recipe and a judge. Raises ConfError for an invalid models or cluster file."""
     written, entries = session.cluster_file(), session.catalog().entries
     tokens, unpriced = {}, []
     asking = [(stage.name, models_of(stage.step)) for stage in (*recipe.corpus, *recipe.question)]

@@ -54,16 +54,16 @@ class Placed:
     """Pools of a recipe, with their machines and memory."""
 
     cluster: str  # name of the cluster file
-    about: str  # its description
+    about: str  # description of the cluster file
     pools: tuple[Placement, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanResult(Result, rows="plan.steps"):
-    """Plan of an eval; a row for each step."""
+    """Plan of an eval. Each step is a row."""
 
     plan: Plan
-    expired: int  # answers that rest on expired replies of a graph
+    expired: int  # answers that depend on expired replies of a graph
     placement: Placed
 
     def record(self) -> Any:
@@ -89,9 +89,9 @@ def plan(
 
     `check_run` also checks all that the eval would refuse before its first row: it connects to the cluster
     and looks for every model. `options` are fields of `EvalOptions`. With a `judge`, calls of a model that
-    judges by `rule` are counted. With `refresh`, answers that rest on expired replies of a graph count as
-    missing. Raises ClusterTooSmall, ConfError and ModelMissing. Raises DataError, also if there are no
-    questions, or none with a gold of the kind.
+    judges by `rule` are counted. With `refresh`, answers that depend on expired replies of a graph count as
+    missing. Raises ClusterTooSmall, ConfError and ModelMissing. Raises DataError for unreadable data, if
+    there are no questions, and if no question has a gold of the kind.
     """
     how, session = EvalOptions(format, **options), session or Session()
     if docs is not None and store is None:
@@ -100,7 +100,7 @@ def plan(
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if docs is not None:
             filled = session.store_to_fill(store, Path(scratch))
-            if not (several(data) or stored_questions(filled).ids):  # plan the corpus half only
+            if not (several(data) or stored_questions(filled).ids):  # plan the corpus steps only
                 found, folder = session.recipe(recipe), documents_folder(docs, session)
                 pipeline = offline_pipeline(session, filled, found)
                 with session.shown() as progress:
@@ -165,19 +165,19 @@ def _planned(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AssumedResult(Result, rows="plan.steps", record="plan"):
-    """Cost of a corpus of an assumed size; a row for each step."""
+    """Cost of a corpus of an assumed size. Each step is a row."""
 
     plan: AssumedPlan
 
 
 @outside_loop
 def assume(recipe: Named, assumed: str, store: Place = None, session: Session | None = None) -> AssumedResult:
-    """Estimates the cost of a recipe's corpus half for pages that do not exist yet.
+    """Estimates the cost of a recipe's corpus steps for pages that do not exist yet.
 
-    `assumed` is their number: `pages=1e8`. Further numbers describe a page that differs from CRAG's:
-    `pages=1e7,html_bytes=20000,text_chars=9000`. `chunks` per page replaces the result of the recipe's own
-    split. Rates are those of the last runs on this machine and of `store`. Without a measured rate, a cost is
-    unknown. Raises ConfError and ClusterTooSmall.
+    `assumed` gives the number of pages: `pages=1e8`. Further numbers describe pages that differ from CRAG's:
+    `pages=1e7,html_bytes=20000,text_chars=9000`. `chunks`, per page, replaces the result of the recipe's own
+    split. Rates come from the last runs on this machine and of `store`. Without a measured rate, a cost is
+    unknown. Raises ConfError for invalid numbers, and ClusterTooSmall.
     """
     session = session or Session()
     size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)
@@ -213,8 +213,8 @@ QUESTIONS, PAGES, PAGE_CHARS = 6, 6, 6000  # some 200 chunks: enough for a rate,
 
 
 def calibrate(recipe: str | Path, session: Session) -> None:
-    """Measures the speed of each step of a recipe on this machine. Loads the models, and calls those behind
-    endpoints for a few questions. Raises ConfError for a cluster file of other machines."""
+    """Measures the speed of each step of a recipe on this machine. Runs an eval of a few invented questions,
+    also with models behind endpoints. Raises ConfError for a cluster file of other machines."""
     if not is_here(session.cluster_file()):
         raise ConfError(
             f"--calibrate: expected a cluster file for only this machine, {session.cluster} is for others. "

@@ -1,5 +1,5 @@
-"""Questions outside of an eval: `ask` answers one, `walk` shows it after each step, `rank` ranks
-documents."""
+"""Questions outside of an eval: `ask` answers one question, `walk` shows the state of one question after each
+step, and `rank` ranks documents for queries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AskResult(Result, rows="result.passages"):
-    """Answer to one question; a row for each passage of the ranking, best first."""
+    """Answer to one question. Each passage of the ranking is a row, best first."""
 
     result: QueryResult
 
@@ -77,9 +77,9 @@ class AskResult(Result, rows="result.passages"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RankResult(Result):
-    """Ranked documents; a row for each query and document, best first. Ranks begin at 1."""
+    """Ranked documents. Each document of a query is a row, best first. Ranks begin at 1."""
 
-    recipe: str  # its name
+    recipe: str  # name of the recipe
     by: str  # name of the score that ranks
     run: Mapping[str, Mapping[str, float]]  # query -> document -> score, best first
 
@@ -109,12 +109,12 @@ def ask(
 
     `recipe` "live" is the live release. `question` is a text, or a stored question's id; `asked_at` is its
     time: `03/05/2024, 23:18:31 PT`. `pages` is a file with one CRAG line, whose search results are searched
-    in place of the store. `docs` is a folder of documents. Its changed files are read and indexed first, in
-    its own store or in `store`. `where` is a condition on fields of the searched documents: `team = 'hr' and
-    date >= '2025-01-01'`. `passages` adds the texts of the ranking to the result. `on_text` receives the
-    pieces of a language model's reply as they are generated. `turns` is a file of messages with `role` and
-    `content`: a JSON list, or one JSON object per line. They are the earlier turns of `question`. Without a
-    question, the user's last message is the question. Raises ConfError, DataError and ModelMissing.
+    in place of the store. `docs` is a folder of documents; its changed files are first read and indexed in
+    `store`, or if that is None in the folder's own store. `where` is a condition on fields of the searched
+    documents: `team = 'hr' and date >= '2025-01-01'`. `passages` adds the texts of the ranking to the result.
+    `on_text` receives the pieces of a language model's reply as they are generated. `turns` is a file of
+    messages with `role` and `content`, the earlier turns of `question`: a JSON list, or one JSON object per
+    line. Without a question, the user's last message is asked. Raises ConfError, DataError and ModelMissing.
     """
     session = session or Session()
     if recipe == "live" and session.sets:
@@ -239,9 +239,9 @@ def _request(
 def local_kit(
     session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
-    """Opens a kit that computes in this process. The cluster file is read only for models in vLLM and behind
-    an address: limits of engines, addresses of endpoints. Raises as `require_answering`; servers that took
-    such chats recently are not asked again."""
+    """Opens a kit that computes in this process. The cluster file is read only if a model runs in vLLM or
+    behind an address: for limits of engines and addresses of endpoints. Raises as `require_answering`; a
+    server that accepted such chats recently gets no test chat."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = sharing(session.cluster_file(), asked_by(recipe))
@@ -262,12 +262,12 @@ def rank(
     session: Session | None = None,
     out: str | Path | None = None,
 ) -> RankResult:
-    """Ranks documents for queries. A document's score is that of its best passage.
+    """Ranks documents for queries. A document has the score of its best passage.
 
-    `corpus` and `queries` are BEIR files, ranked in their own store. Without them, the questions and
-    documents of `store` are ranked. `by` names a score of the recipe's steps, or `final`: the recipe's last
-    order. `top` is the number of documents per query. `out` is the file for a TREC run; ids that its format
-    cannot hold are refused before anything is computed. Raises ConfError, DataError and ModelMissing.
+    `corpus` and `queries` are BEIR files, ranked in a store of their own. Without these files, the documents
+    of `store` are ranked for its questions. `by` names a score of the recipe's steps, or `final`: the
+    recipe's last order. `top` is the number of documents per query. `out` is the file for a TREC run; ids
+    that this format cannot hold are refused first. Raises ConfError, DataError and ModelMissing.
     """
     session = session or Session()
     if (corpus is None) != (queries is None):
@@ -284,7 +284,7 @@ def rank(
     if by not in known:
         given = f"no step of {found.name!r} gives such a score; known: {', '.join(known)}"
         raise ConfError(f"--by {by}: {given}")
-    if files:  # named by a digest of the files: a second run finds the vectors there
+    if files:  # a digest of the files names the store, so that a second run finds the vectors
         opened = Store.create(str(session.settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
     else:
         opened = session.store(store)
@@ -307,7 +307,7 @@ def rank(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WalkResult(Result):
-    """State of a question after each step of the question half; a row for each step."""
+    """State of a question after each question step. Each step is a row."""
 
     texts: pa.Table  # one row per page: text, spans that a browser would hide, hashed words
     passages: pa.Table  # one row per chunk: source, start, end, and its text

@@ -66,14 +66,14 @@ def dataset(
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
-    if table == "answers":  # only answers that an eval would reuse: those of current evidence
+    if table == "answers":  # only answers that an eval would reuse: those from the sources as they are now
         pipeline, questions = offline_pipeline(session, opened, found), stored_questions(opened)
         keys = arrow.id_column(pipeline.keys(questions, pipeline.answer_sources(questions)))
 
         def present(block: pa.Table, more: tuple[str, ...]) -> pa.Table:
             return block.filter(pc.is_in(block["key"], value_set=keys))
 
-        shown = _Rows((), ("key",), present, f"recipe = X'{found.digest()}'")
+        shown = _TableView((), ("key",), present, f"recipe = X'{found.digest()}'")
         return _read(opened, "answers", columns, shown)
     if table == "texts":
         return _read(opened, found.texts_table, columns)
@@ -87,12 +87,12 @@ def dataset(
             raise ConfError(f"vectors of recipe {found.name!r}: {known}")
         name = found.vectors_table(models[model])
     texts = partial(_with_texts, opened.uri, found.texts_table, opened.version(found.texts_table))
-    return _read(opened, name, columns, _Rows(("chunk", "text"), SPANS, texts, "end > start"))
+    return _read(opened, name, columns, _TableView(("chunk", "text"), SPANS, texts, "end > start"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """Filter and added columns with which a Dataset shows a table."""
+class _TableView:
+    """Changes with which a Dataset shows a table of a store: a filter of its rows, and added columns."""
 
     added: tuple[str, ...]  # columns that `change` adds
     reads: tuple[str, ...]  # columns that `change` reads
@@ -100,8 +100,10 @@ class _Rows:
     where: str  # filter in Lance's syntax
 
 
-def _read(store: Store, table: str, columns: Sequence[str] | None, shown: _Rows | None = None) -> Dataset:
-    """Reads a table at its present version. Ray Data calls the operator ReadLance."""
+def _read(
+    store: Store, table: str, columns: Sequence[str] | None, shown: _TableView | None = None
+) -> Dataset:
+    """Returns a Dataset over a table at its present version. `shown` None: the table is shown unchanged."""
     import ray.data  # its import takes seconds, and only a Dataset needs it
 
     version = store.version(table)
@@ -129,7 +131,7 @@ def _read(store: Store, table: str, columns: Sequence[str] | None, shown: _Rows 
 
 
 def _with_texts(store: str, table: str, version: int, chunks: pa.Table, more: tuple[str, ...]) -> pa.Table:
-    """Adds ids and texts to chunks, if `more` names them. Reads the texts by source at a pinned version."""
+    """Adds the columns `chunk` (ids) and `text` to chunks, if `more` names them. Pins the texts' version."""
     sources, starts, ends, begins, stops = (arrow.id_texts(chunks[n]) for n in SPANS)
     if "chunk" in more:
         ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, begins, stops, strict=True)]
@@ -150,7 +152,7 @@ class StepSpec:
     stage: Stage[Any]
     half: str  # corpus or question
     worker: WorkerConfig
-    index: IndexSpec | None  # the index that it searches; None: it does not search
+    index: IndexSpec | None  # index that the step searches; None: the step does not search
 
     def open(self) -> OpenedStep:
         """Opens the step with a kit of this process. A model is loaded at the first row that needs it."""
@@ -222,7 +224,7 @@ def step(
 def _stage(
     session: Session, verb: str, recipe: Recipe | None, fields: dict[str, Any]
 ) -> tuple[str, Stage[Any]]:
-    """Finds a stage of the recipe, or makes one of these fields. Returns its half and the stage."""
+    """Finds a stage of the recipe, or makes one with `fields`. Returns corpus or question, and the stage."""
     if recipe is not None and not fields:
         known = {s.name: (half, s) for half in HALVES for s in getattr(recipe, half)}
         if verb not in known:
@@ -292,7 +294,7 @@ def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
 
 
 def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
-    """Opens a question step as a function over a batch of questions: a row for each, in order."""
+    """Opens a question step as a function over questions. The output has one row for each, in order."""
     executor = QuestionExecutor(Recipe(stage.name, "", (), (stage,)), kit)
     read = {name.partition(".")[0] for name in stage.step.reads() | stage.gate_reads()}
     required = {"id", "text"} | (read & {"hits", "order", "replies"})  # else the step does nothing
@@ -304,7 +306,7 @@ def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
         columns = [(batch if n in given else blank)[n] for n in QUESTIONS.names]
         questions = arrow.question.records(pa.table(columns, names=QUESTIONS.names))
         after = await executor(questions)
-        if not decides(stage.step):  # only the end of a whole recipe sets it
+        if not decides(stage.step):  # else only the end of a whole recipe sets the outcome
             after = [replace(q, outcome=b.outcome) for q, b in zip(after, questions, strict=True)]
         out = arrow.question.table(after)
         for name in batch.column_names:

@@ -1,4 +1,4 @@
-"""Releases (the finished runs that answer live questions), and deletion: `prune` deletes tables that nothing
+"""Releases (promoted runs, which answer live questions), and deletion. `prune` deletes tables that nothing
 references; `forget` deletes pages, documents or questions, also from the folders of runs."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReleaseResult(Result):
-    """A release; one row."""
+    """A release, which is the only row."""
 
     release: Release
     store: str  # URI of the store in which it is live
@@ -57,7 +57,7 @@ class ReleaseResult(Result):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReleasesResult(Result, rows="releases"):
-    """Releases of a store, oldest first; a row for each."""
+    """Releases of a store, oldest first. Each release is a row."""
 
     releases: tuple[ReleaseLine, ...]
     live: str  # id of the live release; "": none is live
@@ -65,11 +65,11 @@ class ReleasesResult(Result, rows="releases"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PruneResult(Result, rows="removed"):
-    """Everything that a prune deleted, or would delete; a row for each thing."""
+    """Things that a prune deleted, or would delete. Each thing is a row."""
 
     dry_run: bool
     removed: tuple[Removal, ...]
-    disk: DiskBytes  # bytes of the store's tables now: after a prune, the remaining ones
+    disk: DiskBytes  # bytes of the store's tables after the prune
 
 
 def promote(
@@ -82,13 +82,13 @@ def promote(
 ) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
-    `run` is the folder of an eval. A gate is a bound on one of its numbers: `score>=0.1`. A bound on a
+    `run` is the folder of an eval. A gate is a bound on a number of the run: `score>=0.1`. A bound on a
     measure or share also requires that at least `min_scored` of the questions (0..1; None: 0.95) are scored.
-    `store` holds the run's tables now; None: the store that the run used.
+    `store` holds the run's tables; None: the store that the run used.
 
-    The gates `better`, `not-worse` and `not-worse:M` compare the run with the live release's run, or with the
-    run in the folder `against`, over the questions that both answered. Raises GateFailed; the live release
-    then stays live.
+    The gates `better`, `not-worse` and `not-worse:M` compare the run with the run in the folder `against`
+    (None: the live release's run), over the questions that both runs answered. Raises GateFailed if a gate
+    fails; the live release then remains live.
     """
     record, opened = finished(run, store, session)
     held = [(text, relative_gate(text)) for text in gates]
@@ -117,7 +117,7 @@ def promote(
 
 
 def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Run, Store]:
-    """Reads a finished run's record, and opens its store; `store` None: the one that the run used."""
+    """Reads a finished run's record, and opens `store`; None: the store that the run used."""
     record = read(Path(run))
     return record, (session or Session()).store(record.store if store is None else store)
 
@@ -164,7 +164,7 @@ def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunCompa
 
 
 def rollback(store: Place = None, session: Session | None = None) -> ReleaseResult:
-    """Makes the release before the live one live again. Raises ConfError if there is none."""
+    """Makes the release before the live release live again. Raises ConfError if there is none before it."""
     opened = (session or Session()).store(store)
     return ReleaseResult(release.rollback(opened), opened.uri)
 
@@ -195,17 +195,17 @@ def prune(
 
 
 FOLLOW_S = 3.0
-"""Seconds between the end of releases and the removal of their tables. An endpoint in use reads the pointer
-each second (`release_follower.POLL_S`), and needs some more to answer the requests before that."""
+"""Seconds between the end of releases and the removal of their tables. An endpoint in use reads the name of
+the live release each second (`release_follower.POLL_S`), and then needs time to answer earlier requests."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ForgetResult(Result, rows="holdings"):
-    """Places that hold forgotten things or rest on them, and the action at each; a row for each place."""
+    """Places that hold forgotten things or depend on them, with the action at each. Each place is a row."""
 
     store: str  # URI
     targets: tuple[Target, ...]
-    reason: str  # the reason that their tombstones give
+    reason: str  # the reason in the tombstones of the targets
     dry_run: bool
     finished: bool  # True: this call finished a forget that was killed
     holdings: tuple[FoundText, ...]
@@ -219,13 +219,13 @@ def forget(
     runs: Sequence[str | Path] = (),
     session: Session | None = None,
 ) -> ForgetResult:
-    """Lists all that holds pages, documents or questions, or rests on them. Without `dry_run`, removes it.
+    """Lists the places that hold pages, documents or questions, or depend on them.
 
-    `names` are urls that questions cite, paths or ids of documents, or ids of sources or questions. `reason`
-    is given by their tombstones if they are ingested again. `runs` are folders of runs and of training
-    labels, or folders that contain such folders. The runs under $RAYPIPE_HOME are always searched. The same
-    call finishes a forget that was killed, and may be repeated after its end. Raises DataError for a name
-    that the store does not have.
+    Without `dry_run`, removes all of these and leaves tombstones, by which ingest refuses the same texts with
+    `reason`. `names` are urls that questions cite, paths or ids of documents, or ids of sources or questions.
+    `runs` are folders of runs and of training labels, or folders that contain such folders. The runs under
+    $RAYPIPE_HOME are always searched. The same call finishes a forget that was killed, and may be repeated
+    after its end. Raises DataError for a name that the store does not have.
     """
     session = session or Session()
     opened = session.store(store)
@@ -246,10 +246,11 @@ def forget(
 
 
 def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path]) -> ForgetResult:
-    """Removes the targets in an order in which a killed command can be repeated. Tombstones come first, so
-    that the targets are not ingested again. Then the releases that rest on them end, and endpoints notice.
-    Things go before the rows by which they are found: adapters before the labels that trained them, and both
-    before answers."""
+    """Removes the targets in an order in which a killed command can be repeated.
+
+    Tombstones are written first, so that the targets are not ingested again. Then the releases that depend on
+    the targets end, and endpoints notice. A thing is removed before the rows by which it is found: adapters
+    before the labels that trained them, and adapters and labels before answers."""
     places_of = (f"{FORGETTING}/{name}" for name in store.files.names(FORGETTING))
     known = (read_record(store, place, Forgetting, "Restore its content") for place in places_of)
     begun = next((r for r in known if r is not None and r.given == given), None)
@@ -284,7 +285,7 @@ def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path
 
 
 class _Removal:
-    """Everything that some targets name or that rests on them, with its places."""
+    """Everything that the targets name or that depends on them, with the places that hold it."""
 
     def __init__(self, store: Store, targets: Sequence[Target], places: Sequence[Path]) -> None:
         self._store, self._places, self._named = store, places, named_versions(store)
@@ -294,7 +295,7 @@ class _Removal:
         self._releases = forgetting.resting(store, self.gone, self._named, set(adapters.values()))
 
     def holdings(self, write: bool) -> Iterator[FoundText]:
-        """Yields each place with its holdings. `write` removes them."""
+        """Yields each place that holds something. `write` True: also removes it there."""
         store, gone = self._store, self.gone
         for note in reads_with(store, {*gone.questions, *gone.cited}, bool(gone.documents)):
             yield FoundText(f"note {note}", 0, "the next ingest reads its files again")

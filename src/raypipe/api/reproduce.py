@@ -1,4 +1,5 @@
-"""Comparison of runs with expected numbers, and requirements of numbers in papers: conf/reproduce.yaml."""
+"""Comparison of runs with the expected numbers in conf/reproduce.yaml. The file also lists numbers that
+papers publish, with what a run of their systems requires."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class ExpectedNumber:
     by: str = ""  # for a ranking, the score that ranks; for files, the file's name without its ending
 
     def checked(self, found: float | None) -> CheckedNumber:
-        """Compares the expected number with a found one. None: the run has no such number."""
+        """Compares the expected number with the number `found`. None: the run has no such number."""
         apart = None if found is None else found - self.value
         off = float("nan") if apart is None else abs(apart)
         verdict: Verdict = "OK" if off <= self.ok else "OKish" if off <= self.okish else "FAIL"
@@ -71,14 +72,14 @@ class PublishedNumber:
 
     recipe: str
     states: str  # the paper's statement
-    theirs: str  # the paper's model; `raypipe models RECIPE` lists the recipe's own
+    theirs: str  # the paper's model; `raypipe models RECIPE` lists the recipe's models
     data: str
     command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reproductions(Result, rows="published"):
-    """Content of conf/reproduce.yaml; a row for each published number."""
+    """Content of conf/reproduce.yaml. Each published number is a row."""
 
     runs: Mapping[str, Reproduction]
     published: tuple[PublishedNumber, ...]
@@ -91,7 +92,7 @@ class CheckedNumber:
     measure: str
     by: str  # for a ranking, the score that ranks; for files, the file's name
     expected: float
-    found: float | None  # null: the run has no such number
+    found: float | None  # None: the run has no such number
     difference: float | None
     verdict: Verdict
 
@@ -103,11 +104,11 @@ def worst(numbers: Iterable[CheckedNumber]) -> Verdict:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReproduceResult(Result, rows="numbers"):
-    """Comparison of a run with its expected numbers; a row for each number."""
+    """Comparison of a run with its expected numbers. Each number is a row."""
 
     name: str
     about: str
-    verdict: Verdict  # the worst verdict of its numbers
+    verdict: Verdict  # the worst verdict of the numbers
     numbers: tuple[CheckedNumber, ...]
 
     def check(self) -> None:
@@ -123,8 +124,8 @@ class ReproduceResult(Result, rows="numbers"):
 
 
 def reproductions(session: Session | None = None, name: str | None = None) -> Reproductions:
-    """Reads conf/reproduce.yaml. A `name` selects one run, without published numbers. Raises ConfError, also
-    for an unknown name."""
+    """Reads conf/reproduce.yaml. A `name` selects one run, without published numbers. Raises ConfError for an
+    invalid file, and for an unknown name."""
     path = (session or Session()).settings.conf.file(FILE)
     found = config.build(Reproductions, config.read_yaml(path), Where(str(path)))
     if name is None:
@@ -140,8 +141,8 @@ def reproduce(
     """Runs an entry of conf/reproduce.yaml over `data`, and compares its numbers: OK, OKish or FAIL.
 
     `name` names the entry. `store` receives the results of an eval; None: the default store of evals. A
-    ranking has its own store, named by its files. `check` raises NotReproduced for a FAIL. Raises ConfError
-    for an unknown name, DataError for missing data, and the errors of the run.
+    ranking uses a store that is named by a digest of its files. With `check`, raises NotReproduced for a
+    FAIL. Raises ConfError for an unknown name, DataError for missing data, and the errors of the run.
     """
     session = session or Session()
     run, folder = reproductions(session, name).runs[name], Path(data)
@@ -173,7 +174,7 @@ def _ranked(run: Reproduction, folder: Path, session: Session) -> Find:
     judged, means = read_qrels(qrels), dict[str, Mapping[str, float | None]]()
 
     def find(expected: ExpectedNumber) -> float | None:
-        if expected.by not in means:  # the first ranking computes, later ones read its results
+        if expected.by not in means:  # the first ranking computes; later rankings read its results
             found = rank(run.recipe, corpus, queries, by=expected.by, top=DEPTH, session=session)
             means[expected.by] = score(found.run, judged).means
         return means[expected.by].get(expected.measure)

@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """Base of all results. By default its JSON has its fields, and the result is its only row."""
+    """Base of all results. By default the JSON has the fields, and the result is the table's only row."""
 
     _rows: ClassVar[str] = ""
     _record: ClassVar[str] = ""
 
     def __init_subclass__(cls, rows: str = "", record: str = "") -> None:
-        """Declares where a subclass has its rows (records or mappings): a field, or a dotted path to them.
-        `record` is the field that --json prints."""
+        """Declares the field that holds a subclass's rows (records or mappings), or a dotted path to it.
+        `record` is the field that --json prints; "": the result itself."""
         # A dataclass with slots is created twice, the second time without these arguments.
         cls._rows, cls._record = rows or cls._rows, record or cls._record
 
@@ -84,7 +84,7 @@ class Result:
         return f"{type(self).__name__} of {len(self.rows())} rows: .table(), .to_pandas(), .to_dict()"
 
     def _repr_html_(self) -> str:
-        """Returns the line and the table for notebooks; without pandas, only the line."""
+        """Returns the line of `repr` and the table for notebooks; without pandas, only the line."""
         if importlib.util.find_spec("pandas") is None:
             return f"<p>{escape(repr(self))}</p>"
         return f"<p>{escape(repr(self))}</p>{self.to_pandas()._repr_html_()}"
@@ -123,8 +123,8 @@ def _arrow(hint: Any) -> pa.DataType:
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a function that starts an event loop: under a running loop, as in a notebook, it gets a new
-    thread. It runs again if a server refuses fields of its chats, so that recipes are read again."""
+    """Decorates a function that starts an event loop. Under a running loop, as in a notebook, it runs in a
+    new thread. If a server refuses fields of chats, it is called again and reads its recipe without them."""
 
     def adapted(*args: P.args, **kwargs: P.kwargs) -> T:
         for _ in ("the recipe's server", "the judge's"):

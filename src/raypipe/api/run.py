@@ -55,9 +55,9 @@ from raypipe.store.memo.disk import mend_memo
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult(Result):
-    """Counts of the steps that ran; a row for each step."""
+    """Counts of the steps that ran. Each step is a row."""
 
-    recipe: str  # its name
+    recipe: str  # name of the recipe
     steps: Mapping[str, StageCounters]
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -66,11 +66,11 @@ class RunResult(Result):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EvalResult(Result):
-    """A finished eval: its record and files; a row for each question, in order."""
+    """A finished eval: its record and files. Each question is a row, in order."""
 
     evaluation: Evaluation
     budget: Budget  # faults that the cluster file allows
-    changes: Changes | None = None  # from the last run's answers; None: not requested, or no such run
+    changes: Changes | None = None  # changes since the last run; None: not requested, or no earlier run
     compared: bool = False  # True: changes were requested
 
     @property
@@ -84,7 +84,7 @@ class EvalResult(Result):
         return self.evaluation.folder.path
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """Returns flat rows of the questions: golds, measures and labels are columns, `asked_at` a time."""
+        """Returns flat rows of the questions: golds, measures and labels as columns, `asked_at` as a time."""
         scored = self.evaluation.scored
         return [flat_row(row, scored.right.get(row["id"])) for row in each(self.evaluation.folder.results)]
 
@@ -125,10 +125,10 @@ def check_names(
 def index(
     recipe: Named, store: Place = None, retry_faults: bool = False, session: Session | None = None
 ) -> RunResult:
-    """Parses, splits and embeds the sources that a recipe's tables lack, and builds approximate indexes.
+    """Parses, splits and embeds the sources that a recipe's tables lack, and builds its approximate indexes.
 
-    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, DataError if there are no
-    sources, and RecallTooLow if an approximate index misses too many passages.
+    `retry_faults` tries failed sources again. Raises DataError if there are no sources, and RecallTooLow if
+    an approximate index misses too many passages. Also raises ClusterTooSmall and ModelMissing.
     """
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
@@ -168,8 +168,8 @@ def answer(
 ) -> RunResult:
     """Indexes the sources that stored questions search, and answers questions without a current answer.
 
-    `fresh` answers all questions, and calls language models again. `retry_faults` tries failed questions
-    again. Raises DataError if there are no questions.
+    `fresh` answers all questions, and calls language models even for cached replies. `retry_faults` tries
+    failed sources and questions again. Raises DataError if there are no questions.
     """
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
@@ -196,12 +196,12 @@ def evaluate(
 ) -> EvalResult:
     """Runs the missing work of a dataset, scores every answer, and writes a report.
 
-    `data` is ingested first; none: all stored questions are evaluated. `out` is the folder of the report;
-    None: a new one under $RAYPIPE_HOME/runs. `options` are fields of `EvalOptions`.
+    `data` is ingested first, and its questions are evaluated; (): all stored questions are. `out` is the
+    folder of the report; None: a new folder under $RAYPIPE_HOME/runs. `options` are fields of `EvalOptions`.
 
     Raises ConfError, DataError, ModelMissing and ClusterTooSmall before anything runs. An unknown name is
-    refused before any file is fetched or created. Raises CapReached at a cap; calling again continues the
-    work. Raises FaultBudgetExceeded after the report is written.
+    refused before any file is fetched or created. Raises CapReached at a cap on calls, money or hours; the
+    same call continues the work. Raises FaultBudgetExceeded after the report, if too many rows failed.
     """
     how = EvalOptions(**{"began": time.perf_counter(), **options})
     rule, given = how.rule or DEFAULT_RULE, several(data)
@@ -252,11 +252,12 @@ def evaluate(
     return result
 
 
-KEPT = 20  # records, as many as a plan reads
+KEPT = 20  # most stored records, as many as a plan reads
 
 
 def keep(settings: Settings, run: RunFolder, finished: float) -> None:
-    """Stores a copy of a finished run's record. `finished` is its end, in seconds since the epoch."""
+    """Stores a copy of a finished run's record, and deletes the oldest copies beyond `KEPT`. `finished` is
+    the run's end, in seconds since the epoch."""
     kept = settings.home / "measured"
     copy = RunFolder(kept / f"{int(finished * 1000):015d}-{run.path.name}")
     copy.path.mkdir(parents=True, exist_ok=True)
@@ -266,8 +267,8 @@ def keep(settings: Settings, run: RunFolder, finished: float) -> None:
 
 
 def measured(settings: Settings, cluster: Cluster | None = None) -> list[Run]:
-    """Reads the stored records of this machine and its chip, the latest first; none for a cluster of other
-    machines. Unreadable records (half written, or of another format) are skipped."""
+    """Reads the stored records of runs on this machine and its chip, the latest first. Returns [] for a
+    cluster file of other machines. Unreadable records (half written, or of another format) are skipped."""
     if cluster is not None and not is_here(cluster):
         return []
     found = []

@@ -1,7 +1,8 @@
 """JSON Schemas of the configuration files, made from the dataclasses that `core.config.build` reads.
 
-They serve editors, and checks before a file is read. They hold the fields and their types. Other
-rules of a dataclass (combinations of fields, names that must exist) are checked only when a file is read.
+Editors use the schemas, and check a file with them before raypipe reads it. A schema holds the fields and
+their types. Other rules of a dataclass (combinations of fields, names that must exist) are checked only on
+reading.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def schema(name: str) -> Tree:
 
 
 def _stages(table: Mapping[str, type[Any]]) -> Tree:
-    """Builds the schema of a list of steps: each is a verb, or a verb with its fields and a gate."""
+    """Builds the schema of a list of steps. A step is a verb, or a verb with fields and a gate (`when`)."""
     gate = {"type": "object", "additionalProperties": _value(ByLabel[tuple[str, ...]])}
     verbs = {}
     for verb, step in table.items():

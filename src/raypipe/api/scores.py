@@ -1,7 +1,7 @@
-"""Scores of predictions and rankings of any system, judged again or corrected by people's labels; measures of
-a judge by such labels; and answers picked for people to label.
+"""Scores of predictions and rankings of any system. `check_judge` measures a judge by people's labels, and
+`pick_to_label` picks answers for people to label.
 
-The modules for a kind of file are imported by its calls: predictions need no store, a ranking no judge.
+A function imports the modules that it needs when it is called: predictions need no store, a ranking no judge.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CragScoreResult(Result):
-    """Score of predictions by a rule; one row."""
+    """Score of predictions by a rule, which is the only row."""
 
     by_rule: RuleScore
     judge: JudgeLine | None  # None: no judge was called
     trim: str  # the cut of the predictions; "": none
     people: int  # verdicts that people's labels changed
-    normalized: Mapping[str, int]  # kind of correction on reading -> its count
+    normalized: Mapping[str, int]  # kind of correction made on reading -> count
 
     def rows(self) -> Sequence[CragScore]:
         return (self.by_rule.score,)
@@ -41,17 +41,17 @@ class CragScoreResult(Result):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class QaScoreResult(Result, rows="measures"):
-    """Measures of answers that are compared with true answers; a row for each measure."""
+    """Measures of answers that are compared with true answers. Each measure is a row."""
 
     lead: str  # the measure that slices are measured by
     measures: tuple[MeasureSummary, ...]
     measure_slices: tuple[MeasureSlice, ...]
-    normalized: Mapping[str, int]  # kind of correction on reading -> its count
+    normalized: Mapping[str, int]  # kind of correction made on reading -> count
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MeansResult(Result):
-    """Means of measures; a row for each measure."""
+    """Means of measures. Each measure is a row."""
 
     means: Mapping[str, float | None]
     about: str  # the number of questions, in a sentence
@@ -73,14 +73,15 @@ def score_crag(
     out: str | Path | None = None,
     session: Session | None = None,
 ) -> CragScoreResult:
-    """Scores CRAG predictions: the folder of an eval, or a file of any system.
+    """Scores CRAG predictions in the folder of an eval, or in a file of any system.
 
     Each line of a `.jsonl[.gz]` file holds `query, answer, alternatives?, prediction, judge_response?`; so
     does each line of a run's predictions.jsonl. `rule` is official (the published evaluator's intent) or
-    accuracy (the earlier contest rule); None: official, or the own rule of a folder. `judge` decides what the
-    rule leaves open, in place of the stored replies. `trim` names the tokenizer that cuts answers to 75
-    tokens first. `labels` is a file of people's verdicts, which outrank the judge. `out` is a file for the
-    predictions as they were scored. Raises ConfError, DataError and ModelMissing.
+    accuracy (the earlier contest rule); None: a folder's own rule, `official` for a file. `judge` names a
+    judge for the answers that the rule does not decide; None: stored replies of a judge are used. `trim`
+    names the tokenizer that cuts answers to 75 tokens first. `labels` is a file of people's verdicts, which
+    outrank the judge. `out` is a file for the scored predictions. Raises ConfError, DataError and
+    ModelMissing.
     """
     from raypipe.evaluation.judged_run import prediction_lines, read_labels
 
@@ -97,9 +98,9 @@ def score_crag(
 def score_qa(predictions: str | Path) -> QaScoreResult:
     """Scores answers of any system by exact match, token F1 and containment.
 
-    Texts are normalized as in SQuAD. Of several true answers the best match counts. `predictions` is a file,
-    or the folder of an eval. Each line of a `.jsonl[.gz]` file holds `query, answer, alternatives?,
-    prediction, labels?`. Raises DataError.
+    Texts are normalized as in SQuAD. If there are several true answers, the best match counts. `predictions`
+    is a file, or the folder of an eval. Each line of a `.jsonl[.gz]` file holds `query, answer,
+    alternatives?, prediction, labels?`. Raises DataError for unreadable lines, and for an unfinished eval.
     """
     from raypipe.metrics.files import score_qa_file
 
@@ -116,7 +117,7 @@ def score_qa(predictions: str | Path) -> QaScoreResult:
 def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: bool = False) -> MeansResult:
     """Scores answers about papers as QASPER's evaluator does. `gold` is QASPER's JSON of papers. Each line of
     `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only` drops
-    figures and tables from the golds' evidence. Raises DataError."""
+    figures and tables from the golds' evidence. Raises DataError for unreadable files."""
     from raypipe.metrics.overlap import score_files
 
     found = score_files(Path(gold), Path(predictions), text_evidence_only)
@@ -127,7 +128,7 @@ def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: 
 
 
 def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> MeansResult:
-    """Scores a TREC run against judgements. `per_query` adds the measures of each query. Raises DataError."""
+    """Scores a TREC run against judgements; `per_query`: each query too. Raises DataError for bad files."""
     found = ranking.score(ranking.read_run(Path(run)), ranking.read_qrels(Path(qrels)))
     about = f"mean of {len(found.per_query)} judged queries; {len(found.unranked)} had no ranking and count 0"
     each = found.per_query if per_query else None
@@ -174,11 +175,10 @@ def opened(
 
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:
-    """Returns a function that cuts a text as CRAG's evaluator does, and the cut's name, with the tokenizer's
-    identity.
+    """Returns a function that cuts a text as CRAG's evaluator does, and the cut's name with the tokenizer.
 
-    Raises ConfError for an unknown entry, and ModelMissing if its files are missing: no other tokenizer takes
-    its place.
+    `tokenizer` is an entry of the models file. Raises ConfError for an unknown entry, and ModelMissing if its
+    files are missing: the entry's fallback is not used.
     """
     from raypipe.models import load
     from raypipe.text.context import cut
@@ -201,7 +201,7 @@ def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JudgeCheckResult(Result, record="found"):
-    """Agreement of a judge with people; a row for all answers, and a row for each slice."""
+    """Agreement of a judge with people. The first row has all answers, each further row one slice."""
 
     found: JudgeCheck
 
@@ -212,7 +212,7 @@ class JudgeCheckResult(Result, record="found"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PickResult(Result, rows="lines"):
-    """Answers for people to label; a row for each."""
+    """Answers for people to label. Each answer is a row."""
 
     file: str  # "": not written
     random: int  # answers drawn at random
@@ -227,8 +227,8 @@ def check_judge(
 
     The result has agreement and Cohen's kappa, also by slice, and the score without the judge's errors.
     `labels` is a file of labels. `run` is the folder of an eval, or a file of predictions with the judge's
-    replies; None: the folder that has the file of labels. `rule` is the rule that scores a file. Raises
-    ConfError and DataError.
+    replies; None: the folder that holds the file `labels`. `rule` is the rule that scores a file; a folder
+    has its own. Raises ConfError if there is no run, and DataError for unreadable files.
     """
     place = Path(labels).absolute().parent if run is None else Path(run)
     if run is None and not RunFolder(place).results.exists():
@@ -248,9 +248,11 @@ def pick_to_label(
     labels: str | Path | None = None,
     rule: Rule | None = None,
 ) -> PickResult:
-    """Writes answers for people to label: `at_random` drawn ones, and `disagreements` on which the judge
-    contradicts the words of the true answer. Skips answers with a label in the file `labels`. Raises
-    ConfError and DataError."""
+    """Writes answers for people to label.
+
+    It draws `at_random` answers at random, and adds `disagreements` answers on which the judge contradicts
+    the words of the true answer. Answers with a label in the file `labels` are skipped. Raises DataError if
+    the file `out` exists or `run` cannot be read, and ConfError."""
     require_file(out, "--out")
     if Path(out).exists():
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")

@@ -1,10 +1,10 @@
 """Models named on the command line, and the judge of an eval. Each is URL#MODEL of a server (`--llm`,
 `--judge`), an entry of the models file, a folder, or, for a judge, code from outside.
 
-The model's name is part of the identity; the address and the key are in no digest. Each option has an
-environment variable for a server's key. An embedder or reranker on a server is first probed with a few fixed
-texts. A later answer that differs shows another model under the same name, whose numbers must not be mixed
-with the old ones. Ray and HTTP clients are imported once a model is called.
+The model's name is part of its identity; the address and the key are in no digest. Each option has an
+environment variable for a server's key. An embedder or reranker on a server is probed with a few fixed texts,
+and the store keeps its answers. If a later answer differs, another model has taken the name, and numbers of
+two models must not be mixed. Ray and HTTP clients are imported once a model is called.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def require_same(models: Sequence[Model], session: Session) -> None:
-    """Raises ConfError if `--llm` names another model than the one a release was made with."""
+    """Raises ConfError if `--llm` names another generator than the release was made with."""
     if session.llm is None:
         return
     catalog = session.catalog()
@@ -116,7 +116,7 @@ TEXTS = (
     "Ada Lovelace wrote the first program.",
     "3,14 \u20ac \u65e5\u672c\u8a9e",
 )
-"""Texts of the probe. A change of them makes the stored answers of every store differ: "another model"."""
+"""Texts of the probe. If they change, stored answers differ from new ones, which looks like another model."""
 
 FAR = 0.005
 """Distance above which two answers come from different models. It is 1 minus the cosine of two vectors, or
@@ -128,9 +128,9 @@ def require_unchanged(
 ) -> None:
     """Probes each embedder and reranker behind an address with fixed texts, and stores the first answers.
 
-    Raises ConfError if there are too few answers, or vectors of another length than the entry says, and if
-    the answers differ from the stored ones by more than FAR. Raises Unavailable for a server that is down.
-    `store` None: nothing is stored or compared.
+    Raises ConfError if there are too few answers, if vectors have another length than the models.yaml entry
+    says, and if the answers differ from the stored answers by more than FAR. Raises Unavailable for a server
+    that is down. `store` None: nothing is stored or compared.
     """
     for model in models:
         if model.loader not in REMOTE or model.kind == "generator":
@@ -170,10 +170,10 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
 
 
 class JudgeKit(LocalKit):
-    """Kit of a driver that judges. Its engine starts with the first request to the judge.
+    """Kit with which a driver calls the judge's model. Its engine starts with the first request to the judge.
 
-    If the judged recipe uses the same model, both share the engine that started first. `own` connects to Ray
-    and returns the engines to start if none are shared.
+    If the judged recipe uses the same model in vLLM, the judge uses the recipe's engines (`share`). `own`
+    connects to Ray and returns the engines to start if none are shared.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class JudgeKit(LocalKit):
         require_answering([(self._model, self._sampling, None)], self.endpoints, settings)
 
     def start(self) -> None:
-        """Starts the engines, once. They stop at the end of the block that made this kit."""
+        """Starts the judge's engines, once. They stop at the end of the block of `open_judge`."""
         if self._needed is not None and not self._engines:
             group = self._group()
             self._ends.enter_context(group.running())
@@ -225,8 +225,8 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
 
 
 def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
-    """Resolves the model of a judge by name. Returns None if there is no judge, and for code from outside.
-    Raises as `read_judge`."""
+    """Resolves the model of a judge by name. Returns None for no judge and for code from outside. Raises as
+    `read_judge`."""
     found = None if name is None else read_judge(session, name, rule)
     return None if isinstance(found, OwnJudge) else found
 
@@ -235,8 +235,8 @@ def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
 def open_judge(
     session: Session, name: str | None, rule: Rule
 ) -> Iterator[tuple[Judge | None, JudgeKit | None]]:
-    """Opens a judge, and its kit if it is a model. Its engine stops at the end of the block. Without a name,
-    yields None for both. Raises as `read_judge`."""
+    """Opens a judge. Yields the judge and its kit: (None, None) without a name, and (judge, None) for code
+    from outside. The engine of a judge stops at the end of the block. Raises as `read_judge`."""
     if name is None:
         yield None, None
         return

@@ -1,8 +1,8 @@
 """Session: the settings, models file, graphs and cluster file that calls share.
 
 It turns names into recipes, catalogs, clusters and stores. It starts nothing. Settings come from environment
-variables and the working directory; no other module in src reads these. The modules behind a name are
-imported when the name is looked up: every command has a session, even its help.
+variables and the working directory; no other module in src reads these. A module is imported only by the
+method that needs it, since every command has a session, even for its help.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ Named: TypeAlias = "Recipe | str | Path"
 """A recipe, or its name or path."""
 
 UNSENT, TAKEN = "unsent_fields.json", "taken_chats.json"
-"""Files under the home, with facts about servers that runs have learned."""
+"""Files under the home: fields of chats that servers refused, and chats that servers accepted."""
 TAKEN_S = 24 * 3600.0
-"""Seconds, a day, for which `ask` relies on a server that accepted a chat; then it sends one again. Keys,
-models and gateways change between two days of work. A change within a day costs one refused chat; then one is
-sent."""
+"""Seconds, a day, for which `ask` relies on a server that accepted a chat. After a day it sends a test chat
+again. Keys, models and gateways change between two days of work. A change within a day costs one refused
+chat; then a test chat is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Places that apply if the command line names none."""
+    """Settings from environment variables and the working directory."""
 
     home: Path  # RAYPIPE_HOME: demo data, and stores and reports without a given place
     store: str | None  # RAYPIPE_STORE
@@ -158,12 +158,12 @@ class Session:
     adopting: str = ""  # address of the store whose adopted models count as others; "": none
 
     def over(self, store: Place, fills: bool = False) -> Session:
-        """Returns the session with the models that a store has adopted. `fills` is that of `address`."""
+        """Returns the session with the models that a store has adopted. `fills`: as in `address`."""
         return replace(self, adopting=self.address(store, fills))
 
     def recipe(self, recipe: Named, data: Sequence[str | Path] = ()) -> Recipe:
-        """Resolves a recipe by name or path, with the graphs in the folders `data`. Returns a Recipe
-        unchanged. Raises as `load_recipe`."""
+        """Resolves a recipe by name or path, with the graphs in the folder `kg` of the folders `data`.
+        Returns a Recipe unchanged. Raises as `load_recipe`."""
         if not isinstance(recipe, str | Path):
             return recipe
         from raypipe.recipes.read_recipe import from_tree, read_tree, with_fields
@@ -229,7 +229,7 @@ class Session:
         return file.with_endpoint(LLM, ServedModel.parse(self.llm, "--llm").url, self.settings.keys)
 
     def shown(self) -> Progress:
-        """Returns the progress display on stderr; silent without `progress`."""
+        """Returns the progress display on stderr. It prints nothing if `progress` is False."""
         return Progress(sys.stderr, silent=not self.progress)
 
     def store(self, given: Place) -> Store:
@@ -239,7 +239,7 @@ class Session:
         return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(given))
 
     def address(self, given: Place, fills: bool) -> str:
-        """Returns the address of a store, which need not exist. `fills`: the store is for new data."""
+        """Returns the address of a store, which need not exist. `fills` True: the store is for new data."""
         from raypipe.store import Store
 
         if isinstance(given, Store):
@@ -332,7 +332,7 @@ def swap_steps(
 
     session = session or Session()
     found = session.recipe(recipe, data)
-    theirs = replace(session, sets=())  # fields are set in the recipe itself, not in what it borrows from
+    theirs = replace(session, sets=())  # fields are set in the recipe itself, not in the other recipes
     for text in swaps:
         step, sign, other = text.partition("=")
         if not (step and sign and other):

@@ -30,8 +30,8 @@ page_chars=, progress=). It calls `progress` with the number of finished questio
 
 
 def demo_data(session: Session | None = None, scratch: Path | None = None) -> Path:
-    """Writes the demo's data, an invented world, under $RAYPIPE_HOME once. Returns their folder. `scratch` is
-    a folder for the data if they do not exist yet."""
+    """Writes the demo's data, an invented world, under $RAYPIPE_HOME, unless the data exist. Returns their
+    folder. With `scratch`, missing data are written to this folder instead."""
     session = session or Session()
     name = "-".join(["demo", *(str(v) for v in DEMO.values())])
     folder = session.settings.home / "data" / name
@@ -52,8 +52,7 @@ def download_crag(
     """Downloads the official CRAG files of a task: resumable, checked by digest. Returns their paths.
 
     Task 1 has 5 pages per question (0.7 GB), task 3 has 50 (7.7 GB). v5 adds the label `popularity`; most
-    published results are about v4. Raises DataError for a full disk, and for bytes that differ from the
-    published ones.
+    published results are about v4. Raises DataError for a full disk, and for a file unlike the published one.
     """
     from raypipe.readers import download  # an HTTP client
 
@@ -102,12 +101,12 @@ SERVER = """endpoints:              # servers of models; key_env: NAME is the en
 """
 """Lines that a project's cluster file adds to the shipped one."""
 
-SCHEMA_LINE = "# yaml-language-server:"  # begins a line about a file that a project does not have
+SCHEMA_LINE = "# yaml-language-server:"  # begins a line that names a schema file, which a project lacks
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProjectResult(Result):
-    """Files that were written; a row for each."""
+    """Files that were written. Each file is a row."""
 
     folder: str
     files: tuple[str, ...]  # relative to the folder

@@ -33,10 +33,10 @@ QUESTIONS = 200  # questions to measure recall on: 5 % of them are ten
 
 
 def recalls(pipeline: Pipeline) -> list[AnnRecall]:
-    """Builds and measures the approximate indexes that a recipe searches; returns their recall by stage.
-    Builds an index if it is missing or lacks vectors. Measures it if it was never measured with its settings.
-    Raises RecallTooLow, DataError if no stored question searches the whole store, and the errors of `built`.
-    """
+    """Builds and measures the approximate indexes that a recipe searches; returns the recall of each stage.
+    Builds an index if it is missing or lacks vectors. If some stage was never measured with its settings,
+    measures all of them. Raises RecallTooLow if a recall is too low, DataError if a measurement finds no
+    stored question that searches the whole store, and as `built` does."""
     built(pipeline)
     if any(state.recall is None for state in ann_states(pipeline.store, pipeline.recipe)):
         for stage, recall in measured(pipeline):

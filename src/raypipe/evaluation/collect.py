@@ -1,7 +1,7 @@
-"""Single pass over all answers of a run: writes results.parquet, and collects what scoring and reports need.
+"""Single pass over all answers of a run, which writes results.parquet and collects values for scoring.
 
-Answers pass in batches, so memory does not grow with their number. Depends on the pipeline, the metrics and
-the report's records; gives no verdicts.
+The values are predictions with golds, faults, citations, places of losses and counts of replies. Answers are
+read in batches, so memory does not grow with their number. Gives no verdicts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ HEADINGS = ("title", "heading")
 
 @dataclass(slots=True)
 class Collected:
-    """Facts collected from all answers of a run."""
+    """Values collected from all answers of a run, for scoring and for the run's record."""
 
     faults: AnswerFaults
     rows: list[Prediction] = field(default_factory=list)  # answers with a gold of the kind, in order
@@ -92,13 +92,14 @@ def collect(
     form: GoldForm,
     seconds: Mapping[str, Mapping[str, float]],
 ) -> Collected:
-    """Passes the answers of these questions, in order, into the table of results; returns the collected
-    facts.
+    """Writes the answers of these questions, in order, into the table of results. Returns the collected
+    values.
 
-    `sources`: the evidence of the answers. Of an answer kept from an earlier run, perhaps of another recipe,
-    only scores and evidence are used. `form`: form of the golds. `seconds`: question id -> stage -> seconds,
-    if this run answered it. If the recipe has a language model, answers are checked for injected prompts.
-    Raises KeyError for a passage without a text; no step makes one, so it would be a defect.
+    `sources`: the evidence of the answers. An answer kept from an earlier run, perhaps of another recipe, is
+    scored, but its faults, prompts, losses and calls are not collected. `form`: form of the golds. `seconds`:
+    question id -> stage -> seconds, for questions that this run answered. If the recipe has a language model,
+    its answers are checked for injected prompts. Raises KeyError for a passage without a text; no step makes
+    one, so it would be a defect.
     """
     store, recipe = pipeline.store, pipeline.recipe
     found, index = Collected(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
@@ -155,16 +156,17 @@ def collect(
 
 
 def _turns_read(recipe: Recipe, question: Question, text: str) -> dict[str, dict[str, Any]]:
-    """Returns the conversations behind questions that a step made stand-alone, by reply name. The table shows
-    one in the place of the reply's prompt. Returns nothing for a question without turns."""
+    """Maps the reply of each step that rewrites a question with earlier turns to a conversation: the turns,
+    then the question `text` as it was asked. The table of results shows it as the reply's prompt. Returns an
+    empty mapping for a question without turns."""
     into = [n for s in recipe.question if of_turns(s.step) for n in named(s.step.writes(), "replies")]
     said = [{"role": t.role, "content": t.text} for t in question.turns]
     return {n: {"prompt": [*said, {"role": "user", "content": text}]} for n in into if said}
 
 
 def _count(question: Question, answered: Question, found: Collected, own: bool) -> None:
-    """Counts a question's citations, as they were before any step narrowed them. If `own`, this recipe gave
-    the answer: counts also its faults and the reply that it comes from."""
+    """Counts a question's citations, as they were before any step narrowed them. If `own` is true, this
+    recipe gave the answer; then also counts the answer's faults, and the reply that the answer comes from."""
     if own:
         found.faults.add(answered)
     if own and answered.origin:
@@ -186,8 +188,9 @@ def _pair(
     paragraphs: Mapping[str, tuple[str, ...]],
     cut: Container[str],
 ) -> None:
-    """Pairs these answers with their golds, and adds the pairs to the rows of `found`. For rankings, pairs
-    documents; a failed question has none. `cut`: ids of questions whose answer hit the length limit."""
+    """Pairs these answers with their golds, and adds the pairs to the rows of `found`. For form `grades`,
+    pairs ranked documents with judged ones; a failed question has no ranked documents. `cut`: ids of
+    questions whose answer hit the length limit."""
     if form != "grades":
         rows, without = pair(batch, golds, {})
         evidence = ((r, paragraphs.get(r.question, ())) for r in rows)
@@ -211,7 +214,8 @@ async def _texts(
     searching: Mapping[str, Index], batch: Sequence[Question], kept: Mapping[str, str], form: GoldForm
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     """Returns chunk -> text for the passages that the table needs, and question id -> paragraphs of papers.
-    Reads each from the index that the answering run searched. `kept`: question id -> that earlier run."""
+    Reads the texts from the index that the answering run searched. `searching`: run -> its index; "" is this
+    run. `kept`: question id -> earlier run whose answer was kept."""
     text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
     for run, index in searching.items():
         some = [q for q in batch if kept.get(q.id, "") == run]
@@ -260,10 +264,10 @@ class Unasked(ForwardingKit[Kit]):
 
 
 class PromptLookup:
-    """Lookup of the prompts and token counts behind stored replies. Runs each generating step on the stored
-    question, with the memo in the place of the model. If the step then makes the stored reply, its chat is
-    the one that was sent; else the prompt is unknown. No model is called. `missing` explains why prompts are
-    missing: the tokenizer of a step is not on this machine."""
+    """Lookup of the prompts and token counts behind stored replies. Runs each `generate` step on the stored
+    question, with the memo in the place of the model. If the step then makes the stored reply, the chat of
+    the step is the one that was sent; else the prompt is unknown. No model is called. `missing` explains why
+    a step's prompts are missing, for example without its tokenizer on this machine; "": none are."""
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Callable[[], Memo]) -> None:
         self.missing = ""

@@ -32,7 +32,8 @@ from raypipe.runs.record import Run, answer_keys
 from raypipe.store import Store
 
 JUDGED = frozenset({"score", "accuracy", "hallucination"})
-"""Measures that depend on a rule and a judge. They are compared only if both runs have the same."""
+"""Measures that depend on a rule and a judge. They are compared only if both runs have the same rule, judge
+and trim."""
 NOISE, UNKNOWN = "same inputs, another reply", "not known"
 """Causes that are not steps: noise of an engine, and a run without a record."""
 
@@ -132,10 +133,11 @@ def compare(
 ) -> tuple[RunComparison, ...]:
     """Compares each run with the first. Corrects `p` for the number of comparisons.
 
-    `group`: label whose values are groups of questions; each group counts as one. None: the label of the kind
-    of data, if it has one. `measure`: None: the first of the kind. Raises ConfError if the kind lacks the
-    measure. Raises DataError if the runs differ in kind, rule or judge, and if they have no common scored
-    question.
+    `group`: label whose values are groups of dependent questions; each group counts as one. None: the label
+    of the kind of data, if it has one. `measure`: name of the measure; None: the first of the kind. Raises
+    ConfError if the kind lacks the measure. Raises DataError if the runs differ in kind, if a question lacks
+    the label `group`, and if two runs have no common scored question. For a measure in JUDGED, raises
+    DataError also if the runs differ in rule, judge or trim.
     """
     first, *others = runs
     for other in others:
@@ -188,8 +190,7 @@ def compare(
 
 
 def measures_of(kind: str) -> Sequence[Measure]:
-    """Returns the measures of a kind, as reports name it: a kind from outside raypipe is NAME@DIGEST
-    there."""
+    """Returns the measures of a kind. `kind`: as reports name it: NAME@DIGEST for one from outside."""
     return open_kind(kind.partition("@")[0]).measures
 
 
@@ -246,7 +247,7 @@ def same_question(one: str, two: str) -> bool:
 def _refuse(
     a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Set[str], kept: Set[str]
 ) -> NoReturn:
-    """Raises DataError if two runs have no question that both score."""
+    """Raises DataError with the reason why two runs have no question that both score."""
     if empty := next((run for run in (a, b) if not run.values), None):
         raise DataError(
             f"{empty.name}: expected questions with golds, found none, so nothing is scored. Compare runs "
@@ -277,8 +278,9 @@ def _refuse(
 def _rates(
     a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], pairs: _Pairs, lead: str
 ) -> tuple[MetricDifference, ...]:
-    """Compares the runs by the other measures. Skips measures that depend on a judge if the judges differ.
-    Skips measures with fractions if the first measure has none: resampling for their p takes seconds."""
+    """Compares two runs by all measures except `lead`. Skips measures in JUDGED if rule, judge or trim
+    differ. If the values of `lead` are whole numbers, skips measures with fractions: resampling for their p
+    takes seconds."""
     drawn = not pairs.whole()
     alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
     found = []

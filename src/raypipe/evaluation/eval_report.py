@@ -1,7 +1,7 @@
 """Scoring of a run's answers by rule, judge and people, and the run's record.
 
-The record (`runs.record.Run`) combines scores, counters, plan and table statistics. No answers are computed
-and no files written here.
+`score_answers` gives verdicts and measures; `run_record` combines them with counters, plan and statistics of
+tables in the record (`runs.record.Run`). No answers are computed and no files written here.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ def score_answers(
     spend: Spend | None,
     counts: Counts,
 ) -> ScoredAnswers:
-    """Scores the collected answers of a recipe. `judge` decides what the rule leaves open; `fresh` ignores
-    its cached replies; `labels` outrank rule and judge. `spend` checks a cap before the judge's calls; None:
-    no cap. `counts`: the steps' counters of this run."""
+    """Scores the collected answers of a recipe. `judge`: decides the answers that the rule leaves open; None:
+    they are not scored. `labels`: people's, which outrank rule and judge; None: none. `fresh`: True: the
+    judge's cached replies are ignored. `spend`: checks a cap before the judge's calls; None: no cap.
+    `counts`: stage -> counters of this run."""
     rows, said = list(answers.rows), None
     if judge is not None:
         replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
@@ -159,8 +160,9 @@ def run_record(
     measured: Sequence[Run],
     **known: Any,
 ) -> Run:
-    """Builds the record of a run whose answers are scored. `read`: summary of the ingested files; `measured`:
-    runs on this machine; `known`: further fields of the record."""
+    """Builds the record of a run whose answers are scored. `done`: counters of the run; `read`: summary of
+    the ingested files, None: none; `measured`: earlier runs on this machine, for the flip rate; `known`:
+    further fields of the record."""
     recipe, answers, worker = pipeline.recipe, scored.answers, pipeline.worker
     seconds, asks, prices = pipeline.clock.total(), asking(recipe), pipeline.caps.prices
     attempt = _lines(recipe, plan, done.since(), {})
@@ -268,8 +270,9 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
 
 
 def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:
-    """Returns a line for each stage. A stage that calls no model counts its rows as work. The work of earlier
-    attempts was in their own plans, so it is added to this plan's numbers."""
+    """Returns a line for each stage. A corpus stage that calls no model counts rows instead of calls.
+    `earlier`: counters of earlier, stopped attempts. This plan does not include their work, so it is added to
+    the planned and expected calls."""
     planned, likely = plan.planned(), {s.step: s.expected for s in plan.steps}
     reasons = {s.step: tuple(s.reasons) for s in plan.steps}
     works = {s.name for s in recipe.corpus if not asked_models(s.step)}

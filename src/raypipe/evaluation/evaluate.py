@@ -1,7 +1,9 @@
 """Eval of a dataset through a recipe: ingest, plan, index, answer, score, report.
 
-With `collect`, it is the only reader of golds and labels after ingest. The disk must have room for the plan.
-The plan covers expired replies of a graph, an oracle, and answers that an earlier command left undone.
+An eval makes no call that its plan did not count, and begins only if the disk has room for the planned bytes.
+An oracle puts golds in the place of a stage's output; the plan covers it. The plan also covers expired
+replies of a graph, and answers that an earlier command was to compute again and did not. Steps see no golds,
+except in a run with an oracle or for training labels.
 """
 
 from __future__ import annotations
@@ -82,11 +84,13 @@ def evaluate(
 ) -> Evaluation:
     """Computes what is missing, scores every question, and writes the report; writes the record last.
 
-    Without `data`, whose format is in `how`, it evaluates all stored questions. `judge` and `labels` are the
-    opened forms of those in `how`. `measured`: runs on other stores that show how fast this machine is.
-    Raises DataError if there are no questions, or none with a gold of the given kind. Raises ConfError if the
-    kind cannot use the rule or the judge, and if the oracle finds no stage or no golds. Raises CapReached at
-    a cap, and the errors of ingest, index and answer.
+    `data`: files to read first, whose format is in `how`. The questions are those in `how.only`, by default
+    those of `data`, and without `data` all stored ones. `judge` and `labels` are the opened forms of the
+    names in `how`. `measured`: runs on this machine, on any store, which show its speed. Raises DataError if
+    there are no questions, or none with a gold of the given kind. Raises ConfError if the kind cannot use the
+    rule or the judge, if options exclude each other, and if the oracle has no stage to replace or no golds.
+    Raises DiskFull if the plan does not fit on the disk, CapReached at a cap, and the errors of ingest, index
+    and answer.
     """
     if how.oracle is not None:
         require_stage(pipeline.recipe, how.oracle)
@@ -167,9 +171,9 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 def _write_run(
     pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey], record_of: Callable[..., Run]
 ) -> Run:
-    """Compacts the tables, and writes the files, page and record of a run. The record goes into the store,
-    and last into the folder. `record_of` makes it from `tables` (their versions) and `previous` (a run id).
-    """
+    """Compacts the tables, and writes the files, page and record of a run. Writes the record to the store,
+    and last to the folder. `record_of` makes the record from `tables` (name -> version) and `previous` (id of
+    the run to compare with, or "")."""
     store, recipe = pipeline.store, pipeline.recipe
     with pipeline.clock.part("storing"):
         pipeline.builder.compact()
@@ -189,7 +193,7 @@ def _answer_keys(
     digest: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str], scored: ScoredAnswers
 ) -> list[AnswerKey]:
     """Returns the key of each answer with its verdict and measures. `digest`: the recipe's. `todo`: ids of
-    the questions without an answer when the run began to answer."""
+    the questions that this run was to answer; the others were answered before."""
     verdicts = {v.question: v.outcome for v in scored.marks.verdicts}
     found = []
     for q in questions:
@@ -209,9 +213,9 @@ def oracle_recipe(
     how: EvalOptions,
     measured: Sequence[Run],
 ) -> tuple[Recipe, int, Plan | None]:
-    """Returns the recipe with the requested oracle, the number of golds in it, and perhaps a plan. Oracle
-    `passages` searches the corpus tables for golds, so these are built first: their plan is shown before, and
-    returned. Raises ConfError if no question has a gold answer."""
+    """Returns the recipe with the requested oracle, the number of questions with golds in it, and a plan.
+    Oracle `passages` searches the corpus tables for golds, so it shows a plan, builds these tables, and
+    returns that plan. Otherwise the plan is None. Raises ConfError if no question has a gold answer."""
     if how.oracle is None:
         return pipeline.recipe, 0, None
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
@@ -236,10 +240,11 @@ def plan_eval(
     measured: Sequence[Run],
     indexed: Plan | None,
 ) -> tuple[Plan, Collection[str], frozenset[str]]:
-    """Plans a run and shows the plan. Returns (plan, ids of questions whose answers rest on expired replies
-    of a graph, ids of all questions to answer again). The last include those that an earlier command left
-    undone. `measured`: runs on other stores that show how fast this machine is. `indexed`: the plan of a
-    corpus half already built, or None. Raises DiskFull if the plan does not fit on the disk."""
+    """Plans a run and shows the plan. Returns (plan, expired, renewed). `expired`: ids of questions whose
+    answers rest on expired replies of a graph. `renewed`: ids of all questions to answer again, including
+    questions that an earlier command was to answer again and did not. `measured`: runs on this machine, on
+    any store, which show its speed. `indexed`: plan by which the corpus half was built just before; None: it
+    was not. Raises DiskFull if the plan does not fit on the disk."""
     expired, judging = expired_answers(pipeline, questions) if how.refresh else set[str](), None
     if isinstance(judge, ModelJudge):
         golds = golds_of(pipeline.store, questions.ids, scoring.golds)

@@ -28,10 +28,10 @@ SUBMITTED = 20  # papers per question in OAG-QA's submission
 def export(
     folder: RunFolder, shape: FileShape, out: Path, documents: Mapping[str, list[str]]
 ) -> dict[str, int]:
-    """Writes a file of one shape. Returns the number of its lines, and for some shapes of failed questions.
-    `documents`: source id -> ids of the documents with this text. A passage of no document is named by its
-    page's address. Raises DataError if the folder has no table, and if a ranking is needed but the recipe
-    ranks nothing."""
+    """Writes a file of one shape. Returns the number of its lines, and for crag, qasper and oag the number of
+    failed questions. `documents`: source id -> ids of the documents with this text. In a ranking, a passage
+    without a document has its page's address as name. Raises DataError if the folder has no table, if a
+    ranking is needed but the recipe ranks nothing, and if a name cannot be written in the shape."""
     table = folder.results
     if shape == "predictions":
         return {"lines": write_json_lines(out, prediction_lines(folder, read(folder.path)))}
@@ -121,8 +121,8 @@ def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[
 
 RUN_TAG = "raypipe.run"  # tag that finds a run that is already logged
 MOST_CHARS = 500
-"""Limit of a param, from servers of MLflow before 2.8. A longer text is logged as its digest; the logged
-recipe.txt has prompts in full."""
+"""Limit of a param's length, from servers of MLflow before 2.8. A longer text is logged as its digest; the
+logged recipe.txt has prompts in full."""
 FINISHED = "FINISHED"  # MLflow's status of a complete run
 
 

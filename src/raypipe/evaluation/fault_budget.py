@@ -1,8 +1,8 @@
 """Faults of a run's rows, and the check whether their number is allowed.
 
-Each row that goes in is done, a dead letter, or pending; a pending row had transient trouble. If a step fails
-on a row and another step answers it, the row is done and its fault is kept. This module reads stored rows and
-their faults; it runs nothing.
+Each row of a run is done, a dead letter, which failed for good, or pending, after transient trouble. If a
+step fails on a row and another step answers the row, the row is done, and its fault is kept. This module
+reads stored rows and their faults; it runs nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class RowFaults:
-    """Faulty rows and counts of one run: its questions, their sources, and the lines that it read."""
+    """Faulty rows and counts of one run: its questions, their sources, and lines and files read."""
 
     rows: tuple[RowFault, ...]  # sorted by kind, step, reason and id; recovered ones last
     counts: tuple[RowCounts, ...]
@@ -91,7 +91,8 @@ class AnswerFaults:
         self._steps: dict[str, StepFaults] = {}
 
     def add(self, question: Question) -> None:
-        """Counts the faults of an answer. If it is not stored, the reason is among its faults."""
+        """Counts the faults of an answer. A question without an answer and without faults counts as one fault
+        `not_reached` of step `answer`."""
         done = question.outcome not in ("", FAULT)
         for f in faults_of(question):
             self.count(f.step, f.reason, f.detail, f.transient, done)
@@ -103,7 +104,7 @@ class AnswerFaults:
         for stage in self._asking:
             of = faults_at(stage, question)
             if of or (done and stage.admits(question)):
-                # An unreadable reply is a reply. Most faults of a graph come from a call that a model wrote.
+                # An unreadable reply is a reply. Most faults of a graph come from a model's wrong call.
                 graph = bool(requested_by(stage.step))
                 lost = [f for f in of if f.transient or f.reason == "bad_request"]
                 lost = lost if graph else [f for f in of if f.reason != UNREADABLE]
@@ -129,8 +130,9 @@ def _asks(step: Step | CorpusStep) -> bool:
 
 
 def check(budget: Budget, faults: RowFaults) -> None:
-    """Raises FaultBudgetExceeded if a step left too many rows without a reply, or if too many rows failed.
-    Raises it also if no question was answered. The message has the numbers and the first rows."""
+    """Checks that few enough rows failed. Raises FaultBudgetExceeded if a step left too many rows without a
+    reply, if too many rows are failed or pending, or if no question was answered. The message has the numbers
+    and the first rows."""
     for s in faults.steps:
         if s.unanswered > budget.step_share * s.rows:
             raise FaultBudgetExceeded(
@@ -158,9 +160,9 @@ def row_faults(
     answers: AnswerFaults | None = None,
 ) -> RowFaults:
     """Returns the faulty rows of a run, and counts by kind. A row is pending if it is neither done nor a dead
-    letter. `lines`: counts of the files just read (`readers.ReadCounts`). If empty, lines are not counted,
-    but the faulty lines of all files ever read are listed. `answers`: faults of these questions; None: read
-    from the stored answers."""
+    letter. Faulty lines and files are listed for all files ever read. `lines`: counts of the files just read
+    (`readers.ReadCounts`); if empty, lines are not counted. `answers`: faults of the answers to these
+    questions; None: they are collected from the stored answers."""
     wanted, tables = pipeline.sources(questions), table_names(pipeline.store, pipeline.recipe)
     evidence = pipeline.answer_sources(questions)
     keys, sources = pipeline.keys(questions, evidence), evidence.lacks.keys()
@@ -220,7 +222,8 @@ def _tally(
 
 
 def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
-    """Deletes the faults of sources and questions, so the next run tries them again. Returns their number."""
+    """Deletes the faults of the recipe's tables and of these questions, so the next run tries their rows
+    again. Returns the number of deleted faults."""
     store, keys = pipeline.store, pipeline.keys(questions, pipeline.answer_sources(questions))
     wanted = [*table_names(store, pipeline.recipe), *keys]
     with driving(store, f"retry {pipeline.recipe.name}"):

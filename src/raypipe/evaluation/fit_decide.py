@@ -1,7 +1,7 @@
-"""Fit of `decide`: the probability that an answer is right, and the threshold below which none is given.
+"""Fit of `decide`: the probability that an answer is right, and the threshold below which it is not given.
 
-Half of a run's questions is fitted on. The other half compares the fit with giving every answer, and with a
-fixed threshold on the confidence that replies state. Golds are read only here, as in scoring.
+One half of a run's questions is used for the fit. On the other half, the fit is compared with giving every
+answer, and with thresholds on the confidence that replies state.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ class DecideFitReport:
 def fit_decide(
     folder: Path, split: int, group: str | None = None, measure: str | None = None
 ) -> tuple[AnswerProbability, DecideFitReport]:
-    """Fits P(right) to one half of a finished run. Raises ConfError if the recipe has no `decide` that can be
-    fitted, and DataError if there are too few answers."""
+    """Fits P(right) to one half of a finished run. `split`: that half, 0 or 1. `group`, `measure`: as in
+    `open_run` and `measure_of`. Raises ConfError if the recipe has no `decide` that can be fitted, and
+    DataError if there are too few answers."""
     run = open_run(folder, split, group)
     stage, step, kind = _fittable(run)
     by, rows = measure_of(run, measure), run.rows()
@@ -206,9 +207,9 @@ def _fitted(
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:
-    """Assigns each answer to a fold. Groups are dealt to the folds in turn, ordered by a hash of their keys:
-    a group is in one fold, two groups in two. Raises DataError if the answers outside a fold are all right or
-    all wrong."""
+    """Assigns each answer to a fold. Groups of answers are dealt to the folds in turn, ordered by a hash of
+    their keys; a group is never split. Raises DataError if the answers outside a fold are only right, or only
+    wrong."""
     keys = sorted({a.key for a in answered}, key=lambda k: digest("fold", k))
     fold = {k: i % FOLDS for i, k in enumerate(keys)}
     folds = np.array([fold[a.key] for a in answered])

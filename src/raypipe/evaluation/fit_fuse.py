@@ -1,7 +1,8 @@
 """Fit of a `fuse` step's weights to a ranking measure, on one half of a run's questions.
 
-The scores are those that the run's rankers left on its hits, so no model is called. The other half compares
-the fitted weights with the recipe's own, with equal weights, and with the best single score.
+The step weighs scores that rankers such as `dense` gave to the hits. They are read from the run, so no model
+is called. On the other half of the questions the fitted weights are compared with the recipe's own weights,
+with equal weights, and with the best single score.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class JudgedRanking:
     question: Question
     key: str  # text whose hash decides its half
     grades: Mapping[str, int]  # judged document -> relevance
-    columns: Floats  # (passages, scores) contribution of each score at weight 1
+    columns: Floats  # (passages, scores) contribution of each score to a passage's sum, at weight 1
     documents: tuple[tuple[str, ...], ...]  # ids of the documents with the text of each passage
 
 
@@ -83,9 +84,11 @@ def fit_fuse(
     group: str | None = None,
     measure: str | None = None,
 ) -> tuple[FusionWeights, FuseFitReport]:
-    """Fits the weights of a fusion step in a finished run's recipe. `step`: the stage's name; None: the last
-    `fuse`. `scores`: the scores to weigh; none: those that the step weighs now. Raises ConfError if the run
-    lacks the step or a score. Raises DataError if no documents are judged or questions are too few."""
+    """Fits the weights of a fusion step in a finished run's recipe. `split`: half to fit on, 0 or 1. `step`:
+    the stage's name; None: the last `fuse`. `scores`: names of the scores to weigh; empty: those that the
+    step weighs. `group`, `measure`: as in `open_run` and `measure_of`. Raises ConfError if the recipe lacks
+    the step, and if a score is missing or fewer than two are weighed. Raises DataError if the run does not
+    score rankings, or if too few questions have judged documents."""
     run = open_run(folder, split, group)
     kind, by = open_kind(run.kind), measure_of(run, measure)
     if gold_form(kind) != "grades":
@@ -141,8 +144,9 @@ def fit_fuse(
 def _weighing(
     run: FitRun, step: str | None, rows: Sequence[Mapping[str, Any]], scores: Sequence[str]
 ) -> tuple[str, Fuse, tuple[str, ...]]:
-    """Returns the stage's name, its step, and the scores to weigh. Raises ConfError if no fusion step has the
-    name, and if a score is missing from all passages or from the stages before the step."""
+    """Returns the stage's name, its step, and the names of the scores to weigh. Raises ConfError if no fusion
+    step has the name. Raises ConfError also if no passage has a score, if no stage before the step writes it,
+    or if there are fewer than two scores."""
     fusing = {s.name: s for s in run.recipe.question if {"weights", "fitted"} <= given_by_fit(s.step)}
     if not fusing:
         raise ConfError(f"fit fuse: recipe {run.recipe.title} has no step fuse, so there is nothing to weigh")
@@ -174,8 +178,8 @@ def _weighing(
 def _judged(
     run: FitRun, store: Store, rows: Sequence[Mapping[str, Any]], bare: Fuse, names: Sequence[str]
 ) -> list[JudgedRanking]:
-    """Returns the questions that have judged documents and candidates to rank. If the step makes a fault of a
-    missing score, questions with such candidates are left out: no weights give them a ranking."""
+    """Returns the questions that have judged documents and candidates to rank. If the step fails at a missing
+    score, questions with such a candidate are left out, since they have no ranking with any weights."""
     golds = golds_of(store, [r["id"] for r in rows], "grades")
     questions = [(run.key(r), question_of(r)) for r in rows]
     listed = documents_of(store, sorted({h.source for _, q in questions for h in q.hits}))
@@ -204,8 +208,8 @@ class _Weighed:
         return replace(self.fuse, fitted=None, weights=weights, norms=norms)
 
     def near(self, j: JudgedRanking, w: Floats) -> float:
-        """Returns the measure of the ranking by these weights, computed from the columns; exact except for
-        ties."""
+        """Returns the measure of the ranking by these weights, computed from the columns. Passages with equal
+        sums may rank in another order than by the step itself (`exact`)."""
         totals = j.columns @ w
         order = sorted(range(len(totals)), key=lambda i: (-totals[i], j.question.hits[i].chunk))
         documents = dict.fromkeys(d for i in order[: self.fuse.top] for d in sorted(j.documents[i]))

@@ -1,7 +1,7 @@
 """Shared parts of `fit_decide` and `fit_fuse`: opens a finished run, splits its rows, and scores policies.
 
-Half of the questions is fitted on; the other half measures the fit. Reads the run's folder and its recipe;
-fits nothing and calls no model.
+A policy decides for each answer whether to give it. Half of the questions is used for the fit, and the other,
+unseen half measures it. Reads the run's folder and its recipe; fits nothing and calls no model.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ class FitRun:
 
     @property
     def kind(self) -> str:
-        """Name that opens the kind of its data: without the digest of a kind from outside raypipe."""
+        """Name of the run's kind of data, as `open_kind` takes it: without a digest, which the record adds
+        to a kind from outside raypipe."""
         return self.record.kind.partition("@")[0]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the rows of the run's table, in order. Raises DataError if a question lacks the group
-        label."""
+        """Returns the rows of the run's table, in order. Raises DataError if a question lacks the label
+        `group` and the user named it."""
         found = list(each(RunFolder(self.folder).results))
         for row in found if self.group is not None and not self.own_group else ():
             if self.group not in row["labels"]:
@@ -73,7 +74,8 @@ class FitRun:
     ) -> tuple[FittedOn, set[str], set[str], int]:
         """Splits the scored rows into the fitted half and the unseen half. Returns (origin of the fitted
         numbers of `stage`, ids of the fitted rows, ids of the unseen rows, number of rows left out). A row of
-        the other half is left out if a fit in the run's recipe has seen it."""
+        the unseen half is left out if an earlier fit in the run's recipe has seen its question. A row whose
+        question is also in the fitted half belongs to neither."""
         known = [r for r in rows if r["id"] in scored]
         ours = [r for r in known if half_of(self.key(r)) == self.split]
         others = [r for r in known if half_of(self.key(r)) != self.split]
@@ -94,9 +96,10 @@ class FitRun:
 
 
 def open_run(folder: Path, split: int, group: str | None) -> FitRun:
-    """Opens the folder of a finished run. `group`: see FitRun; None: the group label of the kind of its data.
-    Raises ConfError if `split` is not 0 or 1, if the run has an oracle or kept answers, and if this raypipe
-    would compute its recipe differently. Raises DataError if the folder is not a finished run."""
+    """Opens the folder of a finished run. `split`: half of the questions to fit on, 0 or 1. `group`: label
+    whose values group questions; None: the group label of the kind of data, if it has one. Raises ConfError
+    if `split` is invalid, if golds replaced a stage of the run or answers were kept from an earlier run, and
+    if this raypipe would compute the recipe differently. Raises DataError if the run did not finish."""
     if not 0 <= split < HALVES:
         raise ConfError(f"--split {split}: expected 0 or 1, the half of the questions to fit on")
     record = read(folder)
@@ -160,7 +163,8 @@ Policy = tuple[str, Surety, "float | None"]
 
 
 def policies_of(seen: Sequence[DecidedAnswer], probability: AnswerProbability) -> list[Policy]:
-    """Returns the fitted policy, and the policies to compare it with."""
+    """Returns the fitted policy, and policies to compare it with: every answer is given; and, if all answers
+    in `seen` state a confidence, a fixed threshold on it and the best threshold for `seen`."""
     found: list[Policy] = [
         ("fitted", lambda a: probability.probability(a.features or {}), probability.threshold),
         ("every answer", lambda a: 1.0, None),
@@ -196,8 +200,8 @@ def policy_scores(
 def held_against(
     values: Sequence[float], first: Sequence[float], by: Measure, groups: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Returns mean and interval of one policy's values, and the first policy's gain over it (None for
-    itself)."""
+    """Returns the mean and interval of `values`, and the gain of `first` over them with its verdict. The gain
+    and verdict are None if `values` is `first` itself."""
     gain = None if values is first else paired(values, first, by.high - by.low, groups)
     within = mean_interval(values, (by.low, by.high), groups)
     verdict = None if gain is None else conclude(gain)

@@ -35,7 +35,8 @@ ROWS = 100  # rows of a table in memory together
 
 
 class TextFolders(Protocol):
-    """A kind of folder outside the store that holds texts of its questions. Plugins implement it."""
+    """A kind of folder outside the store that holds texts of the store's questions, such as training data.
+    Plugins implement it."""
 
     def find(self, places: Sequence[Path]) -> list[Path]:
         """Returns the folders of this kind in these places and below them."""
@@ -63,7 +64,7 @@ def trained_on(store: Store) -> list[Path]:
 
 
 def adapters_of(store: Store, gone: Gone, places: Sequence[Path]) -> dict[str, str]:
-    """Maps names to identities of the adapters that were trained on a folder with a forgotten text."""
+    """Maps the name of each adapter that was trained on a folder with a forgotten text to its identity."""
     shown = {digest for *_, digest, rows in _of_plugins(places, gone) if rows}
     recipes = {name: adapter_recipe(store.files, name) for name in adapter_names(store.files)}
     found = {name: r for name, r in recipes.items() if r.get("labels", {}).get("digest") in shown}

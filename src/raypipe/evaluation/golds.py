@@ -53,10 +53,11 @@ def scoring_of(
     judged: bool,
     labels: PersonLabels | None,
 ) -> Scoring:
-    """Returns the scoring of these questions: by the given kind, else by the kind they were read as. Raises
-    ConfError if the kind cannot use the rule or the judge, and if it has no verdicts for `labels` to outrank.
-    Raises ConfError also if it scores answers but the recipe only ranks. Raises DataError if no question has
-    a gold of the given kind, and if none of the judged documents is stored."""
+    """Returns the scoring of these questions: by `kind`, or for None by the kind they were read as. `judged`:
+    True: a judge is given. Raises ConfError if the kind cannot use the rule or the judge, and if it has no
+    verdicts for `labels` to outrank. Raises ConfError also if a given `kind` scores answers but the recipe
+    only ranks. Raises DataError if no question has a gold of the form that a given `kind` needs, and if none
+    of the judged documents is stored."""
     store, recipe = pipeline.store, pipeline.recipe
     name = kind or kind_of_data(store, read, questions)
     opened = open_kind(name, rule, judged)
@@ -87,8 +88,8 @@ def scoring_of(
 
 
 def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:
-    """Maps question ids to golds; omits questions without one. Form `grades` adds the judged documents, and
-    form `annotators` adds the answers of annotators."""
+    """Maps question ids to golds; omits questions without a gold. Form `grades` adds judged documents to the
+    golds, and form `annotators` adds answers of annotators."""
     stored = {g.question: g for g in arrow.gold.records(store.rows("golds", "question", questions))}
     if form == "grades" and store.has("relevance"):
         found = store.rows("relevance", "question", questions)
@@ -143,8 +144,9 @@ def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str
 def ranked_documents(
     question: Question, by: str, listed: Mapping[str, Sequence[str]], top: int
 ) -> dict[str, float]:
-    """Returns the best `top` documents with their scores. A document has the score of its best passage. `by`
-    names a score of the hits. `final` stands for the recipe's final order; its scores are falling numbers."""
+    """Returns the best `top` documents with their scores. A document has the score of its best passage. `by`:
+    name of a score of the hits, or `final` for the recipe's final order, whose scores are falling numbers.
+    `listed`: source id -> ids of its documents."""
     best: dict[str, float] = {}
     source = {h.chunk: h.source for h in question.hits}
     scores = [(h.source, h.scores[by]) for h in question.hits if by in h.scores]
@@ -191,8 +193,9 @@ def stored_questions(store: Store) -> StoredQuestions:
 
 
 def kept_answers(store: Store, questions: Iterable[Question]) -> dict[str, AnswerKey]:
-    """Maps question ids to the answers of the last run that answered some of these questions. Omits failed
-    answers, and questions whose text, body or time has changed. Raises ConfError without such a run."""
+    """Maps question ids to the answers of the last run that answered some of these questions. Omits answers
+    that failed, answers whose run has no record any more, and questions whose text, body or time has changed.
+    Raises ConfError if no run answered any of the questions."""
     by_id = {q.id: q for q in questions}
     if (before := earlier_run(store, by_id)) is None:
         raise ConfError(

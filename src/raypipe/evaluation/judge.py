@@ -2,8 +2,8 @@
 truths.
 
 A judge decides only the predictions that the scoring rule leaves open; `metrics.crag_rules` counts the
-verdicts. By rule `official`, as in CRAG's evaluator, a model judges one truth after the other until one
-agrees.
+verdicts. By rule `official`, as in CRAG's evaluator, a model judges one truth per call until the prediction
+agrees with one. By rule `accuracy` it judges all truths in one call.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class ModelJudge:
     kit: LocalKit
 
     def chats(self, row: Prediction, question: str) -> list[Chat]:
-        """Returns the chats that judge a prediction: one per truth, or one with all truths. Which one depends
-        on the rule's prompt. Returns none if the rule decides without a judge."""
+        """Returns the chats that judge a prediction: one per truth by rule `official`, one with all truths by
+        rule `accuracy`. Returns no chats if the rule decides without a judge."""
         truths, render = open_truths(row, self.rule), self.prompt.renderer()
         values = {"text": escape_markup(question), "prediction": escape_markup(row.prediction or "")}
         each = [{"truth": escape_markup(truth)} for truth in truths]
@@ -197,8 +197,9 @@ async def judged(
     counts.
 
     `texts`: question id -> question. `tally`: counts of the calls. `spend`: checks a cap before each
-    CAPPED_AT_ONCE calls. One reply that says right decides. Otherwise an unreadable reply is kept rather than
-    one that says wrong. If a call got no reply, none is kept, since it may have said right.
+    CAPPED_AT_ONCE calls; None: no cap. The deciding reply of a question is the first that says right, else
+    the first unreadable one, else the first that says wrong. If no reply says right and a call got no reply,
+    the question gets none: the missing reply may have said right.
     """
     rule = judge.rule
     asks = {r.question: chats for r in rows if (chats := judge.chats(r, texts[r.question]))}

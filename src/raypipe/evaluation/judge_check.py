@@ -1,8 +1,9 @@
 """Checks of a judge against people's labels: agreement, corrected score, and answers to label next.
 
 Reads judged runs and labels; calls no model. The correction is prediction-powered inference (Angelopoulos et
-al. 2023). It treats the answers that the judge called right and those that it called wrong separately. In
-each group the labelled answers estimate the judge's error rate, and their small number widens the interval.
+al. 2023). It treats answers that the judge called right, and answers that the judge called wrong, as two
+groups. In each group the labelled answers estimate the judge's error rate; the fewer they are, the wider is
+the interval.
 """
 
 from __future__ import annotations
@@ -92,9 +93,11 @@ def corrected_score(
 ) -> CorrectedScore:
     """Corrects the score of a run for the errors of its judge, as estimated from people's labels.
 
-    `right`, `missing` and `wrong` count the questions that no judge decided. The interval is the middle 95 %
-    of a posterior under Jeffreys' prior, over the shares of verdicts and both error rates; the tests check it
-    with simulated judges. Raises ValueError if a verdict of the judge has answers but no labels.
+    `right`, `missing` and `wrong` count the questions that no judge decided; `called_right` and
+    `called_wrong` describe the answers with that verdict of the judge. The interval is the middle 95 % of a
+    posterior over the shares of verdicts and both error rates, under Jeffreys' prior for the rates; the tests
+    check it with simulated judges. Raises ValueError if there is no answer, or if a verdict of the judge has
+    answers but no labels.
     """
     for verdict, found in (("right", called_right), ("wrong", called_wrong)):
         if found.answers and not found.labelled:
@@ -135,7 +138,7 @@ class JudgeCheck:
 
     run: str  # name as given on the command line
     rule: str
-    judge: str  # its model; "": unknown
+    judge: str  # name of the judge's model; "": unknown
     judged: int  # answers that the judge decided
     labelled: int  # judged answers that people called right or wrong
     unclear: int  # labels `unclear`
@@ -192,8 +195,8 @@ def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
 def _corrected(
     run: JudgedRun, verdicts: Sequence[Verdict], labels: PersonLabels
 ) -> tuple[CorrectedScore | None, str]:
-    """Returns the corrected score, or None and the reason. Only labels drawn at random estimate the judge's
-    error rate. A label of a chosen answer replaces the verdict of that answer only."""
+    """Returns the corrected score, or None and the reason. Only labels of answers drawn at random estimate
+    the judge's error rate. A label of any other answer replaces the verdict of that answer only."""
     counts = {"right": 0, "missing": 0, "wrong": 0}
     answers, labelled, errors = ({True: 0, False: 0} for _ in range(3))
     for row, verdict in zip(run.rows, verdicts, strict=True):

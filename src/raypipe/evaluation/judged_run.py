@@ -2,7 +2,7 @@
 
 They come from the folder of a finished eval, or from a predictions file of any system. A line of labels.jsonl
 is a prediction with a `label`: right, wrong, unclear, or null if it is still open. A label belongs to an
-answer: another answer to the same question has no label. It outranks the judge's verdict.
+answer: another answer to the same question has no label. A label right or wrong outranks the judge's verdict.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
 Picked: TypeAlias = Literal["random", "chosen"]
 """The way an answer was picked for labelling: drawn at random, or chosen because it looked doubtful. Only
-random ones measure how often a judge errs."""
+answers drawn at random measure how often a judge errs."""
 
 AnswerOf: TypeAlias = tuple[str, str]
 """Question id, and the text of the answer."""
@@ -55,7 +55,8 @@ class PersonLabels:
 
 
 def read_labels(path: Path) -> PersonLabels:
-    """Reads a file of labels; of two lines with the same answer, the later counts. Raises DataError."""
+    """Reads a file of labels. If two lines have the same answer, the later one counts. Raises DataError for a
+    line that is not a label."""
     found: dict[AnswerOf, LabelledAnswer] = {}
     open_: dict[AnswerOf, Picked] = {}
     for line in filled(path):
@@ -87,9 +88,9 @@ def labelled(rows: Sequence[crag_rules.Prediction], labels: PersonLabels) -> lis
 
 
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
-    """Appends a person's label of an answer to a file of labels; creates the file if needed. If the file has
-    the answer already, its `picked` is kept, else it is `chosen`. Raises DataError if the file has lines that
-    are not labels."""
+    """Appends a person's label of an answer to a file of labels; creates the file if needed. The line's
+    `picked` is that of an earlier line with this answer, else `chosen`. Raises DataError if the file has
+    lines that are not labels."""
     key = id, answer.strip()
     there = read_labels(path) if path.exists() else PersonLabels(str(path), {}, {})
     before = there.by_answer.get(key)
@@ -105,7 +106,7 @@ def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
 NEEDS_JUDGE = ("judge", "judge_unreadable")
 """Reasons of verdicts that depend on a judge's reply."""
 
-FEW = 10  # fewer unreadable replies may be the judge's own errors; as many come from another rule
+FEW = 10  # fewer unreadable replies may be the judge's own errors; FEW or more show another rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class JudgedRun:
 
     name: str  # as given on the command line
     rule: crag_rules.Rule
-    judge: str  # its model; "": none, or unknown
+    judge: str  # name of the judge's model; "": none, or unknown
     trim: str  # cut of the predictions before judging; "": none
     rows: tuple[crag_rules.Prediction, ...]
     texts: Mapping[str, str]  # question id -> question
@@ -130,8 +131,9 @@ class JudgedRun:
 
 
 def judged_run(path: Path, rule: crag_rules.Rule | None = None) -> JudgedRun:
-    """Reads a run's folder, or a file of predictions. `rule` scores a file, or replaces the rule of a folder.
-    None: `official` for a file, and the folder's own rule. Raises DataError."""
+    """Reads a run's folder, or a file of predictions. `rule`: the scoring rule; None: the run's own rule, and
+    the default rule for a file or a run without one. A run's judge replies are dropped if the rule differs
+    from the run's own. Raises DataError if the folder or file cannot be read."""
     if not path.is_dir():
         chosen = rule or "official"
         found = read_predictions(path, chosen)

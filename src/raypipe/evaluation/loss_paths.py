@@ -1,8 +1,8 @@
-"""Paths of a gold answer through a recipe, and the place on them where it was lost.
+"""Paths of a gold answer through a recipe, and the place on a path where the gold was lost.
 
-A path is a chain of stages: that of pages (parse, split, recall, rank, read), or a plugin's, such as a graph.
-A stage's role follows from its declarations: reads and writes, gate, optional parts of its contract
-(`recipes.step_contract`). All functions are pure: `evaluation.losses` reads the store for them.
+A path is a chain of stages: the path of pages (parse, split, recall, rank, read), or a plugin's path, such as
+of a graph. The role of a stage on a path follows from its declarations: reads and writes, gate, and optional
+methods (`recipes.step_contract`). All functions are pure: `evaluation.losses` reads the store for them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ REPLY = "replies."
 class SourcesHolding:
     """The sources that contain the gold of a question, among those that the question may search."""
 
-    content: bool = False  # True: the raw content of some source contains it
-    texts: frozenset[str] = frozenset()  # ids of the sources whose parsed text contains it
-    passages: frozenset[str] = frozenset()  # ids of these, if one passage has the complete gold
+    content: bool = False  # True: the raw content of some source contains the gold
+    texts: frozenset[str] = frozenset()  # ids of the sources whose parsed text contains the gold
+    passages: frozenset[str] = frozenset()  # ids of the sources with a passage that has the complete gold
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ class GoldEvidence:
 
 
 class EvidencePath(ABC):
-    """A path of evidence that does not come from pages, such as from a graph. A plugin registers a subclass
-    under the verb of the path's step. It is constructed with a recipe and the stage of that step."""
+    """A path whose evidence does not come from pages, but for example from a graph. A plugin registers a
+    subclass under the verb of the path's step. The subclass is constructed with a recipe and the stage of
+    that step."""
 
     replies: frozenset[str]  # names of the replies that are made only from this evidence, not from passages
 
@@ -59,11 +60,12 @@ class EvidencePath(ABC):
         """Returns the place on this path where the gold was lost, if the answer is wrong."""
 
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
-        """Returns whether the gold got further on this path than on the path of pages."""
+        """Returns whether the gold got further on this path than on the path of pages. `own`, `pages`: places
+        of the loss on both paths. By default true if no page has the gold (`Loss.PAGES`)."""
         return pages.loss == Loss.PAGES
 
     def add(self, question: Question, gold: Gold) -> None:  # noqa: B027, most count nothing
-        """Compares the replies on this path with the gold, and counts the result."""
+        """Compares the replies on this path with the gold, and counts the result; by default does not."""
 
     def score(self) -> CallScore | None:
         """Returns the counts of `add`, or None if no gold covers these replies."""
@@ -103,8 +105,9 @@ class RecipePaths:
         return None if self._everything else question.sources()
 
     def needs_sources(self, e: GoldEvidence) -> bool:
-        """Returns whether the place depends on the sources. It does not if a hit, a context or the answer
-        contains the gold."""
+        """Returns whether the place of the loss depends on the sources that contain the gold. It does not if
+        a hit, a context or the answer contains the gold, if no stage replies from passages, or if the answer
+        was made only from the plugin's path."""
         later = e.passages or any(e.shown.values()) or e.gold.said(e.answered.answer)
         return not later and bool(self.showing) and e.answered.origin not in self._not_of_pages
 
@@ -137,7 +140,8 @@ class RecipePaths:
     # ------------------------------------------------------------ the pages
 
     def _on_pages(self, e: GoldEvidence) -> LostAt:
-        """Returns the place on the path of pages. If no stage shows pages, it is the stage of the answer."""
+        """Returns the place on the path of pages. If no stage reads passages for a reply, the place is the
+        stage that made the answer."""
         active = [s for s in self.showing if self.replied(s, e.answered)]
         saying, replies = [s for s in active if e.shown.get(s.name)], e.answered.replies
         # A stage may also reply from earlier replies that were made from pages. It counts as well if one of
@@ -158,8 +162,9 @@ class RecipePaths:
         return self._not_ranked(e) if e.passages else self._not_found(e)
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
-        """Returns the place if a hit contains the gold, and the last ranking omits that hit. Blames the
-        earliest ranking stage such that this ranking and all later ones lack the gold."""
+        """Returns the place if a hit contains the gold, and the final ranking omits that hit. Goes back from
+        the last ranking stage while rankings lack the gold. Blames the earliest such stage, or the search
+        before it if its scores lack the hit."""
         outs: list[tuple[Stage[Step], frozenset[str]]] = []
         for stage in self.ranking:  # each keeps the best `top` hits by the score that it writes
             own = named(stage.step.writes(), "hits")

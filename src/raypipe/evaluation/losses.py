@@ -1,8 +1,9 @@
 """Finds the stage at which each wrong answer lost its gold, and scores routers against gold labels.
 
 LossFinder gathers evidence for each question: the passages, contexts of replies, and sources that contain the
-gold. `loss_paths.RecipePaths` turns it into a place. Verdicts come later: `misses` then keeps the places of
-wrong answers. RankingLossFinder does the same for judged documents.
+gold. `loss_paths.RecipePaths` turns this evidence into a place, for right and wrong answers. When the
+verdicts are known, `misses` keeps the places of wrong answers. RankingLossFinder finds places for judged
+documents.
 
 The store is read as little as possible: no passages if the answer has the gold, no sources if a passage has
 it. No model runs, and the store is not changed.

@@ -3,8 +3,8 @@ ones.
 
 A passage is a run of sentences, up to PASSAGE_CHARS, of a source's text as `parse` gives it; its span refers
 to that text. The draw depends only on the seed and the documents. Rules and further calls of the model check
-each question. All calls go through the memo: a stopped run resumes where it was, and a larger one only asks
-for the additional questions.
+each question. All calls go through the memo, so a stopped run resumes where it was, and a run for more
+questions only calls the model for the additional ones.
 """
 
 from __future__ import annotations
@@ -262,8 +262,9 @@ async def _checked(
     prompts: Mapping[str, Prompt],
     made: MadeSet,
 ) -> list[tuple[Candidate, MadeText]]:
-    """Keeps the questions that the model answers from their passages, but not without these. An unanswerable
-    question is kept if the model answers it from neither its passage nor the nearest others."""
+    """Keeps the questions that the model answers from their passages, but not without passages. Keeps an
+    unanswerable question if the model abstains, given its passage and the NEAR most similar others. Counts
+    rejections in `made`."""
     if not texts:
         return []
     answer, alone = prompts["answer"].renderer(), prompts["alone"].renderer()

@@ -1,4 +1,4 @@
-"""Oracle runs: golds replace the output of one stage, to bound the gain from a better stage.
+"""Oracle runs: golds replace the output of stages, to show how much better stages could gain at most.
 
 Oracle `passages` replaces the ranking by the passages that contain a gold: remaining errors arise after it.
 Oracle `answer` replaces each reply made from passages: by the gold if the passages contain it, else by "i
@@ -45,7 +45,8 @@ MOST = 20  # gold passages of one question, if the replaced step has no `top`: a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OraclePassages:
-    """A step that ranks the passages with a question's gold; without any, the ranking is kept."""
+    """A step that replaces the ranking by the passages that contain a question's gold. It leaves the ranking
+    of a question without such passages unchanged."""
 
     order: Mapping[str, tuple[str, ...]]  # question id -> chunk ids
 
@@ -59,6 +60,7 @@ class OraclePassages:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         put = len(self.order.get(question.id, ()))
+        # 0 calls; "never": it puts no fault on a question.
         return Bound(0, replace(grown(reach, put), order=max(reach.order, put)), "never")
 
     def open(self, kit: Kit) -> Ask:
@@ -92,7 +94,7 @@ class OracleAnswer:
         return self.step.writes()
 
     def bound(self, question: Question, reach: Reach) -> Bound:
-        return Bound(0, reach, "never")
+        return Bound(0, reach, "never")  # 0 calls; "never": it puts no fault on a question
 
     def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
         return shown_of(self.step, kit)
@@ -134,8 +136,9 @@ def require_stage(recipe: Recipe, oracle: Oracle) -> None:
 def with_oracle(
     pipeline: Pipeline, oracle: Oracle, questions: Iterable[Question], golds: Mapping[str, Gold]
 ) -> tuple[Recipe, int]:
-    """Returns the pipeline's recipe with an oracle, and the number of questions with golds in it. The recipe
-    must have a stage to replace (`require_stage`). Oracle `passages` needs complete corpus tables."""
+    """Returns the pipeline's recipe with an oracle, and the number of questions whose golds it contains. The
+    recipe must have a stage to replace (`require_stage`). Oracle `passages` searches the corpus tables for
+    golds, so they must be complete."""
     recipe, truths = pipeline.recipe, {q: g.answers for q, g in golds.items() if g.answers}
     stages = list(recipe.question)
     if oracle == "answer":
@@ -171,8 +174,9 @@ def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
 def _gold_passages(
     pipeline: Pipeline, questions: Iterable[Question], truths: Mapping[str, tuple[str, ...]], most: int
 ) -> dict[str, tuple[str, ...]]:
-    """Maps question ids to the passages that contain their gold, in the order of the sources. Omits a
-    question if no passage contains its gold, or if the gold is a judgement such as yes or no."""
+    """Maps question ids to the chunk ids of passages that contain the question's gold. A question has at most
+    `most` of them, in the order of the sources. Omits a question if no passage contains its gold, or if the
+    gold is a judgement such as yes or no."""
     index = LanceIndex(searched(pipeline.store, pipeline.recipe))
     found, everything = {}, pipeline.recipe.searches_all()
     with asyncio.Runner() as loop:

@@ -1,8 +1,8 @@
-"""results.parquet: one row per question of a run, with everything that scoring, `compare` and the viewer
-need.
+"""results.parquet: one row per question of a run, for `compare`, the viewer, fits and exports.
 
-Rows are written in batches while the answers pass, a row group each. Verdicts are added last, a row group at
-a time, so memory does not grow with the questions. docs/formats.md describes the columns.
+Rows are written in batches while the answers are collected, each batch as a row group. Verdicts are added at
+the end, a row group at a time, so memory does not grow with the questions. docs/formats.md describes the
+columns.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _REPLIES = _records(
     label=_TEXT,
     confidence=_FLOAT,
     logprob=_FLOAT,
-    fault=_TEXT,  # its reason and detail; null: no fault
-    # The next four: of language models, if the memo has the reply. finish: stop, or length: it was cut.
+    fault=_TEXT,  # reason and detail of the fault; null: none
+    # The next four belong to replies of language models in the memo. finish: stop; length if it was cut.
     prompt=_records(role=_TEXT, content=_TEXT),
     prompt_tokens=_INT,
     generated_tokens=_INT,
@@ -111,11 +111,12 @@ def row(
     evidence: Sequence[str] = (),
     kept: str | None = None,
 ) -> dict[str, Any]:
-    """Returns a question's row, without its verdict. `text`: the passages of `needed_texts`. `prompts`: reply
-    name -> prompt columns. `layouts`: source -> layout, for files of folders; `roots`: id prefix of a folder
-    -> its path. `seen`: by a fit or adapter of the recipe. `seconds`: by stage; None: an earlier run answered
-    it. `evidence`: paragraphs that the answer rests on. `kept`: the earlier run with this answer, if any."""
-    said = question.replies.get(question.origin)
+    """Returns a question's row, without the columns that `ResultTable.finish` adds. `text`: chunk id -> text,
+    for `needed_texts`. `prompts`: reply name -> prompt columns. `layouts`: source -> layout, for files of
+    folders; `roots`: id prefix of a folder -> its path. `seen`: True: a fit or adapter of the recipe has seen
+    the question. `seconds`: stage -> seconds; None: an earlier run answered. `evidence`: paragraphs that the
+    answer rests on. `kept`: earlier run whose answer was kept; None: this run's recipe answered."""
+    origin_reply = question.replies.get(question.origin)
     return {
         "id": question.id,
         "query": question.text,
@@ -126,7 +127,7 @@ def row(
         "answer": answer_of(question),
         "outcome": question.outcome,
         "origin": question.origin,
-        "confidence": said.confidence if said else None,
+        "confidence": origin_reply.confidence if origin_reply else None,
         "replies": [
             {
                 "step": s,
@@ -175,10 +176,11 @@ def _hits(
 
 
 class ResultTable:
-    """Writer of results.parquet, a context: rows first, verdicts last. An unfinished file is deleted."""
+    """Writer of results.parquet, as a context manager. `add` writes each batch to a draft, and `finish` makes
+    the file from it. The draft is deleted in any case."""
 
     def __init__(self, path: Path) -> None:
-        self.about: dict[str, str] = {}  # its metadata: run, store, and reason for missing prompts
+        self.about: dict[str, str] = {}  # metadata of the file: run, store, and reason for missing prompts
         self._path = path
         self._draft = path.with_name(f".{path.name}.draft")
         with writing(path):

@@ -36,7 +36,7 @@ class ScoredRun:
 
     name: str  # as given on the command line
     rule: str
-    judge: str  # its model; "": none
+    judge: str  # name of the judge's model; "": none
     values: Mapping[str, Mapping[str, float]]  # question id -> measure -> value; only questions with a gold
     labels: Mapping[str, Mapping[str, str]]  # question id -> label -> value
     record: Run | None = None  # None: a predictions file
@@ -50,7 +50,7 @@ class ScoredRun:
 
 
 def scored_run(path: Path, rule: crag_rules.Rule) -> ScoredRun:
-    """Returns the measures in a run's folder, or scores a file of predictions by `rule`. Raises DataError."""
+    """Reads a run folder's measures, or scores a file of predictions. Raises DataError for another path."""
     if not path.exists():
         raise DataError(
             f"{path}: expected the folder of a finished eval or a file of predictions, found nothing there"
@@ -74,8 +74,8 @@ def scored_run(path: Path, rule: crag_rules.Rule) -> ScoredRun:
 
 
 def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
-    """Returns the measures of a run after cutting or judging it again. `people`: labels that outrank the
-    judge. Raises DataError if a question occurs twice."""
+    """Returns the measures of a run by its rule and its judge's replies. `people`: labels that outrank the
+    judge. Raises DataError if a question occurs twice, and if the rule cannot read the judge replies."""
     require_distinct(run)
     require_readable(run)
     marks, changed = run.marks(people)

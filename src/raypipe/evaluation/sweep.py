@@ -46,7 +46,7 @@ Settings: TypeAlias = tuple[str, ...]
 class Point:
     """A recipe of a sweep."""
 
-    name: str  # its settings, such as `rerank.top=5`; of several recipes, the recipe's name first
+    name: str  # --set values, such as `rerank.top=5`; first the recipe, if the sweep has several
     recipe: Recipe
 
 
@@ -56,7 +56,7 @@ class PlannedPoint:
 
     point: str
     digest: str  # digest of the recipe
-    shared: tuple[str, ...]  # steps whose work an earlier point does; its estimate counts them
+    shared: tuple[str, ...]  # steps whose work an earlier point does; only that point's estimate counts them
     estimate: Estimate
 
 
@@ -95,8 +95,8 @@ R = TypeVar("R")
 
 def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: Sequence[str]) -> list[Point]:
     """Returns the points of a sweep: each recipe at every combination of the values, in order. `load`: makes
-    a recipe with fields set. Raises ConfError if a setting is wrong at any point, and unless there are two or
-    more different recipes."""
+    a recipe with fields set. `given`: a field with its values each, `rerank.top=5,10`. Raises ConfError if a
+    setting is wrong, if there are fewer than two points, and if two points are the same recipe."""
     axes = [read_points(text) for text in given]
     every = [(recipe, settings) for recipe in recipes for settings in product(*axes)]
     if len(every) < 2:
@@ -172,8 +172,9 @@ def sweep(
     out: Path,
     measure: Measure,
 ) -> Sweep:
-    """Runs every point on `ids`, then the winner and the first point on `unseen`. The mean of `measure` is
-    the score. Raises DataError if no question is scored at all points."""
+    """Runs every point on `ids`. If there are `unseen` questions, then runs the winner on them and, if
+    another point is the first, that one, too. The score of a point is the mean of `measure`. Raises DataError
+    if no question is scored at all points."""
     done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
     runs = [scored_run(d.folder.path, "official") for d in done]
     scored = [{q for q, v in r.values.items() if measure.name in v} for r in runs]
@@ -211,8 +212,9 @@ def sweep(
 
 
 def _calls_per_question(done: Evaluation) -> float | None:
-    """Returns the calls of the question half per question. Cached calls count, since they are made without a
-    cache. If this run answered nothing, uses the last run of the recipe that did; None: there is none."""
+    """Returns the calls of the question half per question, cached ones included: without a cache they would
+    be computed. If this run answered no question, uses the last run of the recipe that answered some. Returns
+    None if there is none."""
     store = Store.open(done.record.store)
     for run in (done.record, *recent(store, LOOKED_BACK)):
         if run.digest != done.record.digest:

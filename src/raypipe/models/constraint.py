@@ -19,16 +19,17 @@ from raypipe.core.llm import Choice, Constraint, Grammar, JsonSchema, Regex
 SEPARATORS = (",", ":")
 """Separators of JSON without white space, since unbounded white space is a loop too."""
 
-TREE_VERSION = "v16"  # of the serialized syntax tree that xgrammar 0.2.8 writes
+TREE_VERSION = "v16"  # version of the serialized syntax tree that xgrammar 0.2.8 writes
 BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6, 8, 12
 
 
 @lru_cache(maxsize=256)
 def longest_reply(constraint: Constraint) -> int:
-    """Returns the most bytes (UTF-8) of a text that a constraint allows; its tokens cannot be more.
+    """Returns the most bytes (UTF-8) that a constraint allows in a reply; a text has no more tokens than
+    bytes.
 
-    Raises ConfError if the constraint does not compile, if no reply can fulfil it, or if it allows replies of
-    any length."""
+    Raises ConfError if the constraint does not compile, if no reply can fulfil it, or if replies may have any
+    length."""
     if isinstance(constraint, Choice):
         return max(len(option.encode()) for option in constraint.options)
     what, tree = _NAME[type(constraint)], _Tree(_serialized(constraint))
@@ -196,8 +197,8 @@ class _Tree:
 
     @cached_property
     def lengths(self) -> list[float]:
-        """Bytes of the longest text of each rule; inf: no longest. Each round goes one level deeper. A length
-        that still grows after one round per rule passes through some rule twice, so it has no limit."""
+        """Bytes of the longest text of each rule; inf: no limit; -inf: no finite text. A round goes one level
+        deeper. A length that grows after a round per rule passes a rule twice, so it has no limit."""
         known = [-math.inf] * len(self._bodies)
         rounds = len(self._bodies) + 1
         for i in range(2 * rounds):

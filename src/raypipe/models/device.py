@@ -86,8 +86,8 @@ class SharedEncoders:
 
 
 def product_on(device: str) -> Product:
-    """Returns the matrix product of a worker: on its GPU, or on its cores if it has none, as a CPU pool of a
-    GPU cluster."""
+    """Returns the matrix product of a worker. It runs on the GPU if the device is cuda and the worker has a
+    GPU, else on the cores. A worker of a CPU pool in a GPU cluster has none."""
     from raypipe.store.vector_search import numpy_product  # imports LanceDB, as searching workers do anyway
 
     if not device.startswith("cuda"):

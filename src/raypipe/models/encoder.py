@@ -103,9 +103,10 @@ def check_weights(model: Model, net: Any) -> None:
 
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Raises ConfError if a loaded model does not fit its entry: the entry allows more tokens, a reranker has
-    not exactly one output, or an embedder's tokenizer lacks the special token that is pooled. The dim was
-    checked by `folder.require`."""
+    """Checks a loaded model against its entry of models.yaml, except dim, which `folder.require` checks.
+
+    Raises ConfError if the network states no number of positions or has fewer than the entry's max_tokens, if
+    a reranker has not exactly one output, or if an embedder's tokenizer lacks the pooled special token."""
     require_pooled_mark(model, tokenizer.backend_tokenizer)
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
@@ -233,8 +234,8 @@ class Encoder:
     def hidden(
         self, encodings: Sequence[Encoding | TokenArray]
     ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-        """Yields the hidden states of each batch: encodings' positions, states (rows, tokens, dim) float32,
-        and a mask (rows, tokens) int64, 0 for padding. A `Bert` gets equal lengths, unpadded."""
+        """Yields the hidden states of each batch: positions of its encodings, states (rows, tokens, dim)
+        float32, and a mask (rows, tokens) int64, 0 for padding. A `Bert` gets equal lengths, unpadded."""
         for batch in () if self.packed else self.batches(encodings):
             yield batch.rows, self.run(batch).last_hidden_state.float(), batch.mask
         for rows in by_length([len(e.ids) for e in encodings], self.budget) if self.packed else ():
@@ -270,8 +271,8 @@ def in_rows(blocks: Iterable[Iterable[tuple[Sequence[int], torch.Tensor]]], *wid
     """Collects the results of blocks in input order: (rows, *width) float32. A block yields parts: positions
     in the block, and their results.
 
-    Results stay on a GPU until the last batch of all blocks was sent: so it computes while the next block is
-    tokenized and the next batch is filled."""
+    Results remain on a GPU until the last batch of all blocks was sent. The GPU thus computes while the next
+    block is tokenized and the next batch is filled."""
     rows, parts = list[int](), list[torch.Tensor]()
     for block in blocks:
         first = len(rows)

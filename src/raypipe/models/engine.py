@@ -72,8 +72,8 @@ class LoraBatchLock:
     def _admit(self) -> None:
         """Admits the calls that may run now.
 
-        If no call is inside, the kind that has waited longest is next. All its calls are admitted, even those
-        queued after other kinds: these must wait for the round in any case."""
+        If no call is inside, the kind that has waited longest is next. All calls of this kind are admitted,
+        even if calls of other kinds were queued before them: those have to wait for the round in any case."""
         if not self._waiting:
             return
         if not self._inside:
@@ -94,13 +94,13 @@ CLOSE_S = 20.0  # vLLM's default of 5 s is short on a busy machine; processes th
 
 
 class EngineDied(Exception):
-    """The death of vLLM's process with all chats in flight. Start another engine and send them again."""
+    """The death of vLLM's process. All chats in flight are lost: start another engine and send them again."""
 
 
 class Engine:
     """A running vLLM engine, whose method `generate` keeps the contract of `llm.Generator`. Create and use it
-    on one event loop. Creation takes 20 to 110 seconds, and raises ModelMissing or ConfError if the model's
-    files are missing or must not be started."""
+    on one event loop. Creation takes 20 to 110 seconds. It raises ModelMissing if files of the model are
+    missing, and ConfError if the files are wrong or vLLM refuses the setup."""
 
     def __init__(self, model: Model, limits: EngineLimits, exit_when_dead: bool = False) -> None:
         """Starts vLLM. `exit_when_dead`: ends this process instead of raising EngineDied, so that its
@@ -134,8 +134,9 @@ class Engine:
     async def generate(
         self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
     ) -> Replies:
-        """Replies to chats as `llm.Generator`. With `alone` no other call runs at the same time, so that a
-        death has one suspect; `alone` is called when this call starts."""
+        """Replies to chats as `llm.Generator`. With `alone` no other call runs at the same time, so that only
+        this call can be the cause if the engine dies; the function `alone` is called when this call
+        starts."""
         outputs = await self.outputs(chats, sampling, adapter, alone)
         return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
 
@@ -207,7 +208,7 @@ class Engine:
             self._guard.close()
 
     def _kind(self, adapter: str | None) -> str:
-        """Returns a call's kind for the lock: CPU kernels cannot keep adapters and base apart in a batch."""
+        """Returns a call's kind for the lock: CPU kernels cannot mix calls to adapters and to the base."""
         return "adapter" if adapter is not None and self.limits.device == "cpu" else "base"
 
     def _adapter(self, name: str | None) -> Any:

@@ -1,14 +1,14 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
 `start_actor` starts an engine or finds the running one. `reserved` gets the resources of a job's first
-engines, all or none; `held` gets those of each further engine. `Client.generate` keeps the contract of
-`llm.Generator` in any process of the job. An engine that dies is restarted, after a longer pause each time
-(`pause_s`), and only the chats in flight are sent again. A chat that kills its engine costs only its own row
-and at most three attempts. This module depends on Ray; the engine does not.
+engines, all or none; `held` requests the resources of a further engine. `Client.generate` keeps the contract
+of `llm.Generator` in any process of the job. A permanent engine that dies is restarted, after a longer pause
+each time (`pause_s`), and only the chats in flight are sent again. A chat that kills its engine costs only
+its own row and at most three attempts. This module depends on Ray; the engine does not.
 
-Some engines join and leave while a job runs (`JoiningEngines`). The process that starts such an engine
-announces it in the cluster once its model is loaded, with a token of that start. Callers look for
-announcements every `LOOK_S`. If the engine leaves, `generators.routed` sends its chats to a permanent one.
+Other engines join and leave while a job runs (`JoiningEngines`). The process that starts such an engine
+announces it in the cluster once its model is loaded, with a token that names this start. Callers look for
+announcements every `LOOK_S`. If the engine leaves, `generators.routed` sends its chats to a permanent engine.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from raypipe.core.llm import STEP, Alone, Chat, Chats, Generated, Generator, Rep
 from raypipe.core.records import Fault
 from raypipe.models.generators import EngineGone
 
-RESTARTS = 12  # most of one engine: four chats that kill it, or a broken machine, fail the job
+RESTARTS = 12  # most restarts of an engine: four chats that kill it, or a broken machine, fail the job
 LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # pause: 1, 2, 4, ... up to 60 s, by restarts in ten minutes
 
 
 class EngineProtocol(Protocol):
-    """Methods of an engine that its actor calls; `models.engine.Engine` or a test's stand-in has them."""
+    """Methods of an engine that its actor calls. `models.engine.Engine` and stand-ins in tests have them."""
 
     async def ready(self) -> None: ...
     async def generate(
@@ -50,11 +50,11 @@ class EngineProtocol(Protocol):
 
 
 Make: TypeAlias = Callable[[], EngineProtocol]
-"""Creates the engine inside its actor. It is pickled, so it is a module's function or a partial of one."""
+"""Creates the engine inside its actor. It is pickled: a function of a module, or a partial of such a one."""
 
 
 def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
-    """Returns the seconds to wait before an engine is made again. `starts`: its start times; the last is now.
+    """Returns the seconds to wait before an engine is made again. `starts`: its start times, `now` included.
 
     >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
     ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
@@ -141,7 +141,7 @@ def name_of(identity: str, group: int = 0) -> str:
 
 
 Needs: TypeAlias = Mapping[str, float]
-"""Resources that Ray reserves for one engine: CPU and GPU. The core of vLLM's own worker is not counted."""
+"""Resources that Ray reserves for one engine: CPU and GPU. The core of vLLM's own worker is not included."""
 
 Group: TypeAlias = tuple[Any, int]
 """A placement group and the number of the engine's bundle in it."""
@@ -155,10 +155,11 @@ def start_actor(
     longest_pause_s: float = LONGEST_PAUSE_S,
     stays: bool = True,
 ) -> Client:
-    """Returns the named engine and starts it if it does not run. Does not wait; `Client.ready` waits.
+    """Returns a client of the named engine; starts the engine if it does not run. Does not wait for it.
 
-    `group`: the reserved bundle to run in, if any. `longest_pause_s`: the longest pause before a restart.
-    `stays` False: the engine may leave, and is not restarted if it dies."""
+    `group`: the reserved bundle to run in; None: any place. `longest_pause_s`: the longest pause before a
+    restart. `stays`: True for a permanent engine; False for an engine that may leave and is not restarted if
+    it dies."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
@@ -234,12 +235,12 @@ class Client:
         except RayActorError as e:
             if not self._stays:
                 raise EngineGone(self._name) from e
-            # Lost twice. A chat of this call may have killed it, or a chat of another call in flight.
+            # The engine died twice. A chat of this call may have killed it, or one of another call in flight.
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 
     async def _alone(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
         """Makes a third and last attempt, without other chats in the engine. If the engine dies during it,
-        this chat is to blame. If it dies earlier, another chat is to blame, and the attempt is repeated."""
+        this chat is to blame. If it dies before, another chat is to blame, and the attempt is repeated."""
         once = self._handle.generate.options(max_task_retries=0)
         while True:
             try:
@@ -303,7 +304,7 @@ def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup:
     return placement_group(bundles, strategy="PACK", name=f"{name}-{uuid.uuid4().hex}")
 
 
-LOOK_S = 2.0  # between two looks of a process at the announcements; each takes Ray's head a millisecond
+LOOK_S = 2.0  # seconds between two reads of the announcements; a read takes Ray's head a millisecond
 
 
 def announce(name: str, token: str) -> None:
@@ -319,7 +320,7 @@ def _key(name: str) -> str:
 
 
 class JoiningEngines:
-    """Engines that join and leave during a job, as one process sees them. `names`: all that may join."""
+    """Engines that join and leave during a job, as one process sees them. `names`: engines that may join."""
 
     def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._names, self._clock = names, clock

@@ -59,7 +59,8 @@ WHEEL = re.compile(r"([\w.-]{1,99})==([\w.]{1,99}) --hash=sha256:([0-9a-f]{64})"
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """An entry of models.yaml."""
+    """An entry of models.yaml. A comment that ends in `identity` marks a field that is part of the model's
+    identity, so that a change computes results again; `not identity` marks a field that changes no result."""
 
     kind: ModelKind
     loader: str  # one of KIND, or MODULE:NAME of a loader of your own
@@ -72,26 +73,26 @@ class ModelEntry:
     endpoint: str = ""  # behind an address: a name under `endpoints` of the cluster file; identity
     model: str = ""  # behind an address: the model's name on the endpoint
     dialect: Dialect = "openai"  # behind an address: one of DIALECTS of its loader; identity
-    tokenizer: str = ""  # of loader openai: the entry of the tokenizer that counts its tokens
+    tokenizer: str = ""  # loader openai: the tokenizer entry that counts the model's tokens; identity
     get: str = ""  # the command that makes a local folder, shown if the folder is missing
-    fallback: str = ""  # of a tokenizer: the entry to use instead if this one's files are missing
+    fallback: str = ""  # tokenizer: the entry to use instead if this entry's files are missing
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     dim: int = 0  # of an embedder's vectors
-    pooling: Literal["", "cls", "mean"] = ""  # of FlagEmbedding's embedders; others read their folder
-    max_tokens: int = 512  # of an embedder, or a reranker's query and passage: longer inputs are cut
-    max_model_len: int = 512  # of a generator: tokens of prompt and reply together (vLLM's name)
+    pooling: Literal["", "cls", "mean"] = ""  # FlagEmbedding's embedders; other loaders read their folder
+    max_tokens: int = 512  # embedder: of a text; reranker: of query and passage; longer inputs are cut
+    max_model_len: int = 512  # generator: tokens of prompt and reply together (vLLM's name)
     query_instruction: str = ""  # put before a query unchanged, including a space at its end
     passage_instruction: str = ""  # put before a passage
-    quantization: str = ""  # of a generator: a method that its folder does not name, such as fp8
+    quantization: str = ""  # generator: a method that its folder does not name, such as fp8
     tensor_parallel: int = 1  # GPUs that share a generator's weights
-    adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder or remote name
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # of a generator; identity
-    engine: Mapping[str, Any] = field(default_factory=dict)  # of loader vllm: its own arguments; identity
-    thought_tokens: int = 0  # of a thinking generator: tokens in addition to a step's max_tokens; identity
-    cache_control: bool = False  # of loader openai: mark the end of the chats' shared part; not identity
-    usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
+    adapters: Mapping[str, str] = field(default_factory=dict)  # generator: name -> folder or remote name
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # generator; identity
+    engine: Mapping[str, Any] = field(default_factory=dict)  # loader vllm: vLLM's own arguments; identity
+    thought_tokens: int = 0  # thinking generator: tokens in addition to a step's max_tokens; identity
+    cache_control: bool = False  # loader openai: mark the end of the chats' shared part; not identity
+    usd_per_mtok: TokenPrice | None = None  # generator: prices of a million tokens; not identity
     weights_gib: float = (
-        0.0  # GiB of its weights as published, used while its files are missing; not identity
+        0.0  # published size of the weights, in GiB, used while the files are missing; not identity
     )
 
     def __post_init__(self) -> None:

@@ -1,10 +1,10 @@
 """Models without weights, for tests and large trial runs.
 
-They compare words, not meaning: a hashed bag of words, the overlap of two sets of words, white space. Their
-numbers are the same in every process and on every machine; `catalog.FORMULA` is raised when they change. The
-generator builds replies from the chat's own words. It keeps the contract: constraints, max_tokens, stop
-texts, faults for prompts that are too long. It counts tokens and cached tokens as an engine would. A reply
-depends on its own chat only.
+The embedder hashes a bag of words, the reranker compares two sets of words, and the tokenizer splits at white
+space. Their numbers are the same in every process and on every machine; a change of the numbers raises the
+version in `catalog.FORMULA`. The generator builds a reply from the words of its chat only. It obeys
+constraints, max_tokens and stop texts, returns faults for prompts that are too long, and counts tokens and
+cached tokens as an engine would.
 """
 
 from __future__ import annotations

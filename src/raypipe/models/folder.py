@@ -54,7 +54,7 @@ def matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 @lru_cache(maxsize=4096)
 def _sha256(path: str, size: int, mtime_ns: int) -> str:
-    """Hashes a file. `size` and `mtime_ns` are in the cache key: it is read again only after a change."""
+    """Hashes a file. `size` and `mtime_ns` are in the cache key: a file is read again only after a change."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
@@ -72,8 +72,8 @@ def is_read(name: str, kind: str) -> bool:
 
 
 def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
-    """Returns the files that are read for a kind of model, sorted by path. For a loader of
-    sentence-transformers the files of its modules are included."""
+    """Returns a folder's files that are read for a kind of model, sorted by path. For a loader of
+    sentence-transformers the files of the model's modules are included."""
     found = matching(folder, _read(kind))
     if loader in SENTENCE_LOADERS:
         found += matching(folder, SENTENCE)
@@ -91,7 +91,7 @@ def modules(folder: Path) -> list[str]:
 
 
 def module_folders(listed: Sequence[Any], folder: str) -> list[str]:
-    """Returns the same as `modules`, from the parsed content of a modules.json."""
+    """Returns the module folders listed in the parsed content of a modules.json. Raises as `modules`."""
     found = []
     for module in listed:
         kind, path = (str(module.get(k, "")) if isinstance(module, dict) else "" for k in ("type", "path"))

@@ -1,11 +1,12 @@
-"""Checks of a vLLM model's files before its engine starts; `folder.require` has those of every model.
+"""Checks of a vLLM model's files before its engine starts, in addition to the checks of `folder.require`.
 
-They require complete weights, a chat template, a max_model_len that fits, and adapters of this very model.
-All run before an engine process exists, so that a mistake fails immediately and names its remedy. vLLM loads
-most broken adapters silently. With a wrong prefix the base answers; with another base's weights replies are
-nonsense; values that are not finite ruin later replies of other adapters and of the base (measured with vLLM
-0.32, two runs of two). `marks_of` and `harmless` keep the marks of a chat template out of message texts, for
-serving and training. The module reads files and imports no model library.
+The checks require complete weights, a chat template, a max_model_len that fits, and adapters of this very
+model. All run before an engine process exists, so that a mistake fails immediately and names its remedy. vLLM
+loads most broken adapters silently. With a wrong prefix of its tensors' names an adapter has no effect. With
+an adapter that was trained on another base, replies are nonsense. Values that are not finite ruin later
+replies of other adapters and of the base (measured with vLLM 0.32, two runs of two). `marks_of` and
+`harmless` keep the marks of a chat template out of message texts, for serving and training. The module reads
+files and imports no model library.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from raypipe.models.weight_files import TensorHeader, folder_headers, headers
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's max_lora_rank
 INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-"""Names of LoRA initialisations that keep the base's weights, as vLLM's PEFTHelper lists them. Others, such
-as pissa, change the base."""
+"""Names of LoRA initialisations that keep the base's weights, as vLLM's PEFTHelper lists them. Other
+initialisations, such as pissa, change the base."""
 UNSUPPORTED = (
     "use_dora",
     "lora_bias",
@@ -38,7 +39,7 @@ UNSUPPORTED = (
     "use_qalora",
     "trainable_token_indices",
 )
-"""Fields of adapter_config.json that need more than a pair of factors for each weight."""
+"""Fields of adapter_config.json that vLLM cannot serve: they need more than a pair of factors per weight."""
 FLOATS: Mapping[str, tuple[str, int]] = {
     "F32": ("<u4", 0x7F800000),
     "F16": ("<u2", 0x7C00),
@@ -110,7 +111,7 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
 
 
 def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[str, TensorHeader]]:
-    """Returns module -> its factors A and B. Raises ConfError for other tensors, or for a lone factor."""
+    """Returns module -> factors A and B. Raises ConfError for other tensors, and for a missing factor."""
     pairs: dict[str, dict[str, TensorHeader]] = {}
     for key, tensor in tensors.items():
         if (found := _KEY.fullmatch(key)) is None:
@@ -137,7 +138,8 @@ def _check_modules(
     weights: Mapping[str, TensorHeader],
     base: Path,
 ) -> None:
-    """Raises ConfError unless an adapter's modules are targeted modules of the base, with fitting shapes."""
+    """Checks an adapter's modules. Raises ConfError if one is not in the base, if its shapes or its rank do
+    not fit, or if `target_modules` of the config names other modules."""
     # Module of the base -> shape of its matrix, [outputs, inputs]; None: packed weights (4-bit), whose tensor
     # has another shape.
     modules: dict[str, tuple[int, int] | None] = {}
@@ -232,7 +234,7 @@ TEMPLATE = "chat_template.jinja"
 
 
 def check(model: Model) -> None:
-    """Raises ModelMissing if files of a vLLM model are missing, ConfError if it cannot or must not start."""
+    """Checks a vLLM model's files. Raises ModelMissing if one is missing, and ConfError if one is wrong."""
     place = folder.require(model)
     if (place / INDEX).is_file():
         named = set(json_object(place / INDEX).get("weight_map", {}).values())

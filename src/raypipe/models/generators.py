@@ -1,13 +1,14 @@
-"""Wrappers of generators: routing of chats among equal engines, and a check of who is to blame for a refusal.
+"""Wrappers of generators. `routed` spreads chats over equal engines; `proven` checks who is to blame for a
+refusal.
 
-An engine caches the keys and values of prompts, so chats that begin alike are sent to the same engine. It is
-chosen by rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and
+An engine caches the keys and values of prompts, so chats that begin alike are sent to the same engine. The
+engine is chosen by rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and
 Zadimoghaddam 2018): no engine gets more than a fixed factor of the mean load.
 
 A server may refuse every chat, because of an unknown field or a reached limit. A refusal is therefore blamed
 on its chat only if the model then accepts a one-word chat with the same sampling.
 
-The module depends only on the contract of generators: on no engine, model or HTTP client.
+The module depends only on the contract `llm.Generator`, not on an engine, a model or an HTTP client.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ one context share at least one prefix."""
 TAIL = 0.3  # share of a message at its end that may be the question, so it does not identify the context
 
 SPREAD = 1.15  # most chats in flight on one engine, as a factor of the mean: work is equal within 20 %
-BEHIND = 1.5  # a context moves if its engine exceeds this factor of the mean; one of two never reaches 2
+BEHIND = 1.5  # a context moves if its engine exceeds this factor of the mean; of two, none can exceed 2
 COMMON = 32  # a prefix of this many chats is common, such as instructions: every engine may cache it
 KEPT = 16384  # most prefixes of one process, about 4 MB; the least recently used are dropped first
 
 
 class EngineGone(Exception):
-    """The end of an engine that may leave during a job. Other engines take its chats."""
+    """The departure of an engine that may join and leave during a job. Other engines take its chats."""
 
 
 def prefixes(chat: Chat) -> tuple[str, str]:
@@ -51,8 +52,8 @@ def prefixes(chat: Chat) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class _Home:
-    engine: int
-    chats: int = 0
+    engine: int  # engine that got the last chat with this prefix
+    chats: int = 0  # chats with this prefix so far
 
 
 class Router:
@@ -93,7 +94,8 @@ class Router:
         return chosen
 
     def _first_with_room(self, key: bytes, most: int, up: Sequence[int]) -> int:
-        """Returns the first engine, in the key's hash order, with room for a chat. One always has room."""
+        """Returns the first engine, in the key's hash order, with room for a chat. At least one engine always
+        has room. For a prefix of `COMMON` chats the least loaded engine is returned."""
 
         def rank(engine: int) -> bytes:
             return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
@@ -113,11 +115,11 @@ def routed(
     passing: Sequence[Generator] = (),
     up: Callable[[], Sequence[int]] = lambda: (),
 ) -> Generator:
-    """Combines equal engines into one generator. It sends a chat where its prefix is cached, and returns
-    replies in order.
+    """Combines equal engines into one generator. It prefers the engine that has cached a chat's prefix.
 
-    `passing`: engines that join and leave; `up`: returns the numbers of those that accept chats now. If one
-    raises EngineGone, its chats are sent to the permanent `engines`. For one event loop."""
+    `engines`: permanent engines. `passing`: engines that join and leave. `up`: returns the numbers of the
+    passing engines that accept chats now. If a passing engine raises EngineGone, its chats are sent to the
+    permanent engines. Replies keep the chats' order. Use the generator on one event loop."""
     router, every = Router(len(engines) + len(passing)), [*engines, *passing]
     stay = range(len(engines))
 
@@ -148,7 +150,7 @@ def routed(
     return generate
 
 
-REFUSED = "refused"  # reason of a fault: the model or its server takes no such request
+REFUSED = "refused"  # reason of a fault: the model or its server refuses the request
 READY = (Message("user", "ready"),)
 OF_ALL = (
     "; a chat of one word is refused, too, so no row is to blame. Correct the model's entry or the step's "

@@ -1,7 +1,7 @@
 """Hosts of models, as a cluster file names them: the backend, limits of an engine, and addresses of servers.
 
-Nothing here enters a digest. `masked` and `shown` keep keys out of messages. The module sends no request and
-imports no model library.
+Nothing here is part of a digest, so a change recomputes nothing. `masked` and `shown` keep keys out of
+messages. The module sends no request and imports no model library.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class EndpointAddress:
-    """An endpoint of the cluster file, with its key from the variable `key_env`. In no digest."""
+    """An endpoint of the cluster file, with its key from the environment variable that `key_env` names."""
 
     url: str  # up to and including /v1; several servers that share the chats are separated by commas
     key: str = field(default="", repr=False)  # "": none is sent
@@ -49,7 +49,7 @@ class EndpointAddress:
     tokens_per_minute: float = math.inf  # most tokens of these requests, prompt and reply
     timeout_s: float = 120.0  # of one try
     tries: int = 5
-    batch: Literal["", "openai"] = ""  # openai: chats are sent in files to its batch API, at half the price
+    batch: Literal["", "openai"] = ""  # openai: send chats as files to its batch API, half price; "": off
 
     def __post_init__(self) -> None:
         for url in self.urls:

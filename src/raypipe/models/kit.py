@@ -1,8 +1,8 @@
-"""The kit of one process: loads each model that its steps use once, and gives the steps the index.
+"""The kit of one process, through which steps reach models, engines and the index.
 
-Steps reach models, engines and index only through it. Models compute in a worker thread of the kit, which
-keeps the event loop free. There is one such thread, since two models at the same time would compete for the
-same cores or device. Importing this module imports no model library.
+The kit loads each model once. Models compute in a worker thread of the kit, which keeps the event loop free.
+There is one such thread, since two models at the same time would compete for the same cores or device.
+Importing this module imports no model library.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ class LocalKit:
     """Embedders, rerankers, generators, tokenizers and an index in this process.
 
     `backend`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: torch's choice) decide
-    where and how fast models run, never the results. A model is loaded on first use. Opening a step checks
-    that its files exist.
+    where and how fast models run, never the results. A model is loaded on first use. When a step is opened,
+    the kit checks that the step's models have their files; a vLLM engine's files are checked with it.
 
-    `engines`: engines that a job started, model identity -> names. `passing`: engines that join and leave
-    while the job runs. If `engines` is None, this process starts its own vLLM engine within `engine_limits`
-    on first use; use such a kit on one event loop, and `await close()` it. If that engine dies, its calls end
-    in transient faults and the next call starts another. `sink` receives each piece of a reply while it is
-    written, for a call with one chat. `process` names the process in reports. `clock` (seconds) times calls
-    of graphs and the loading of models; `spent` times the work of this kit and its copies.
+    `engines`: permanent engines that a job started, model identity -> names. `passing`: engines that join and
+    leave while the job runs, in the same form. If `engines` is None, this process starts a vLLM engine of its
+    own within `engine_limits` on first use; use such a kit on one event loop, and `await close()` it. If this
+    engine dies, its calls end in transient faults and the next call starts another. In a call with one chat,
+    such an engine sends each piece of the reply to `sink`. `process` names the process in reports. `clock`
+    (seconds) times calls of graphs and the loading of models; `spent` times the work of the kit and its
+    copies.
     """
 
     def __init__(
@@ -158,8 +159,8 @@ class LocalKit:
             await self._closing_data.pop()()
 
     async def keep(self, models: Iterable[Model]) -> None:
-        """Closes all models except these: weights, engines, connections and tokenizers. A closed model is
-        loaded again when it is next used."""
+        """Closes all models except `models`, with their weights, engines, connections and tokenizers. A
+        closed model is loaded again when it is next used."""
         kept = {_key(m) for m in models}
         opened: tuple[dict[Model, Any], ...] = (self._generators, self._own, self._tokenizers)
         for held in opened:
@@ -197,8 +198,8 @@ class LocalKit:
         return own.generate
 
     def _shared(self, model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
-        """Returns a generator over the engines that a job started; chats are routed by cached prefix. Raises
-        ConfError if the job started none for this model."""
+        """Returns a generator over the engines that a job started for a model; chats are routed by cached
+        prefix. Raises ConfError if the job started no engine for this model."""
         identity = own_identity(model)
         if not (names := engines.get(identity)):
             raise ConfError(
@@ -214,7 +215,7 @@ class LocalKit:
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
     ) -> ReplyPieces:
-        """Streams a reply: pieces if the engine runs in this process, then the whole reply or its fault."""
+        """Yields the whole reply or its fault; before it, pieces if the engine runs in this process."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
             async for piece in own.stream(chat, sampling, adapter):
@@ -250,8 +251,8 @@ class LocalKit:
         return self._index
 
     def data(self, ref: Reference[T]) -> T:
-        """Returns the value of a reference, opened on first use. Raises as `Reference.require`, and
-        Unavailable if its files cannot be read, since every row needs them."""
+        """Returns the opened value of a reference: a graph or file that a step names. Raises as
+        `Reference.require`, and Unavailable if its files cannot be read, since every row needs them."""
         key = type(ref).__name__ + stable(ref) + ref.where
         if key not in self._data:
             try:

@@ -122,7 +122,8 @@ def _arguments(model: Model, device: str) -> dict[str, Any]:
 
 
 class SentenceEmbedder:
-    """Embedder over SentenceTransformer. `instruction` in models.yaml replaces the model's own prompt."""
+    """Embedder over SentenceTransformer. `query_instruction` and `passage_instruction` of models.yaml replace
+    the model's own prompts, unless they are empty."""
 
     def __init__(self, model: Model, device: str) -> None:
         from sentence_transformers import SentenceTransformer

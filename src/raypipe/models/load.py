@@ -110,9 +110,9 @@ def require_startable(model: Model) -> None:
 
 
 def open_tokenizer(model: Model) -> Tokenize:
-    """Opens the tokenizer of a tokenizer entry, or of any model that has one. It gives the spans of a text's
-    tokens, uncut, without special tokens; if several tokens make one letter, each has the letter's span.
-    Raises ConfError for a model without a tokenizer, and else as `folder.require`."""
+    """Opens the tokenizer of a tokenizer entry, or of any other model that has one. It returns the spans of
+    all tokens of a text, without special tokens; if several tokens make one letter, each has the letter's
+    span. Raises ConfError for a model without a tokenizer, and as `folder.require` for its files."""
     if is_path(model.loader):
         return cast(Tokenize, from_outside(model, "cpu", "__call__"))
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words

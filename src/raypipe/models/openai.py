@@ -1,11 +1,11 @@
 """A generator behind an endpoint of the OpenAI chat protocol, and checks of a server before a run.
 
-It keeps the contract of `llm.Generator`: every row gets a reply or a fault, and an error of the endpoint
-never becomes an empty answer. Errors that time or an operator can end are transient, so a later run sends the
-row again: down, slow, overloaded, a wrong key or address, an answer of another protocol. A chat that the
-endpoint refuses is a final fault. An account without credit raises, since no row is to blame. Before a run
-one real chat with each step's body is sent; fields that the server refuses are then left out
-(`Model.unsent`). This module builds bodies and reads replies; `server` sends them.
+It keeps the contract of `llm.Generator`: every chat gets a reply or a fault, and an error of the endpoint
+never becomes an empty answer. A fault is transient if time or an operator can mend its cause, so that a later
+run sends the chat again: an endpoint that is down, slow or overloaded, a wrong key or address, an answer of
+another protocol. A chat that the endpoint refuses gets a final fault. An account without credit raises
+Unavailable, since no chat is to blame. Before a run one real chat with each step's sampling is sent; fields
+that the server refuses are then left out (`Model.unsent`). `server` sends the requests.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ NEUTRAL: Mapping[str, float] = {
 }
 """Field -> the value at which it has no effect."""
 OMITTABLE = (*NEUTRAL, "seed", "stop")
-"""Fields that may be left out of a chat. The server's defaults then apply; stops are applied here."""
+"""Fields that may be left out of a chat. Then the server's defaults apply; `read_chat` applies stops."""
 CHARS_A_TOKEN = 4  # of English text, as OpenAI estimates for its limits of tokens per minute
 UNSUPPORTED = re.compile(
     r"unsupported|unknown|unrecogni[sz]ed|unexpected|not (supported|permitted|allowed)", re.I
@@ -170,9 +170,9 @@ class OpenAIClient:
         await self.server.close()
 
     def body(self, sampling: Sampling, adapter: str | None = None) -> dict[str, Any]:
-        """Builds a request without its messages. It states all that decides the reply, so that no default of
-        the endpoint does (vLLM takes some from the model's folder). Raises ConfError for an unknown
-        adapter."""
+        """Builds a request without its messages. It states every setting that decides the reply, so that no
+        default of the endpoint applies (vLLM takes some defaults from the model's folder). Raises ConfError
+        for an unknown adapter, or for a constraint that the dialect cannot express."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise ConfError(f"{self._at.url}: no adapter named {adapter!r}; the endpoint's entry has {known}")
@@ -199,7 +199,7 @@ class OpenAIClient:
 
     def messages(self, chat: Chat) -> list[dict[str, Any]]:
         """Converts a chat to the protocol's messages. With `cache_control` the last turn but one ends with a
-        cache mark: chats of one prompt are equal up to it, and some servers cache only up to a mark."""
+        cache mark: chats of one prompt are equal up to there, and some servers cache only up to a mark."""
         turns: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in chat]
         if self._model.cache_control and len(turns) > 1:
             part = {"type": "text", "text": turns[-2]["content"], "cache_control": {"type": "ephemeral"}}
@@ -228,7 +228,7 @@ class OpenAIClient:
     async def attempt(
         self, chat: Chat, body: dict[str, Any], sampling: Sampling
     ) -> Generated | Fault | Trouble:
-        """Sends a chat with a body that `body` built. Returns its reply, or why the server gave none."""
+        """Sends a chat with a body that `body` built. Returns a reply, a fault, or the server's trouble."""
         tokens = sampling.max_tokens + sum(len(m.content) for m in chat) / CHARS_A_TOKEN
         whole = body | {"messages": self.messages(chat)}
         read = lambda tree: read_chat(tree, sampling)  # noqa: E731
@@ -236,8 +236,8 @@ class OpenAIClient:
 
 
 def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the fields of a chat's body that a server's error refuses and that may be left out. If some of
-    them have no effect, returns only those: the server may accept the others then.
+    """Returns the omittable fields of a chat's body that a server's error names. If some of them have a
+    neutral value, returns only the neutral fields: without them the server may accept the remaining fields.
 
     >>> body = {"max_tokens": 9, "temperature": 0.0, "top_p": 1.0}
     >>> refused_fields({"message": "Unsupported parameter: 'max_tokens'", "param": "max_tokens"}, body)
@@ -261,11 +261,11 @@ T = TypeVar("T")
 ChatForm: TypeAlias = tuple[Sampling, str | None]
 """Sampling and adapter of a step; together with the model they decide the body of its chats."""
 
-LISTING_TIMEOUT_S = 10.0  # of a request for the list of models
+LISTING_TIMEOUT_S = 10.0  # limit of a request for the list of models
 GONE = frozenset({"unreachable", "timeout", "unpaid"})
 WRONG = frozenset({"unauthorised", "forbidden", "not_found", "redirected", "not_the_protocol"})
-"""Reasons that fail every row: now (GONE), or with this configuration (WRONG). Others may pass, or concern
-one chat."""
+"""Reasons for which every chat fails: at present (GONE), or with this configuration (WRONG). Any other reason
+may end by itself, or concerns one chat."""
 
 
 def fields_refused(
@@ -273,11 +273,11 @@ def fields_refused(
 ) -> tuple[tuple[str, ...], list[ChatForm]]:
     """Probes a server with one chat per form, to find the fields that must be left out.
 
-    Chats lack the model's unsent fields. Returns the further fields that the server refuses and whose chat it
-    accepts without them, and the forms that it accepts. Raises Unavailable if nothing answers or the account
-    has no credit. Raises ConfError if the key is refused, the model is not served, or the address is another
-    service's. A busy server, or a refusal for another reason, is ignored here and becomes the rows' fault
-    later. `key_name`: environment variable of the key, for messages.
+    `Model.unsent` is left out of each chat. Returns the further fields to leave out, and the forms that the
+    server accepts without them. Raises Unavailable if nothing answers or the account has no credit. Raises
+    ConfError if the key is refused, the model is not served, or the address is another service's. A busy
+    server, or a refusal for another reason, is ignored here and becomes a fault of the rows later.
+    `key_name`: environment variable of the key, for messages.
     """
 
     async def check() -> tuple[tuple[str, ...], list[ChatForm]]:
@@ -301,8 +301,8 @@ def fields_refused(
 async def _refused(
     model: Model, at: EndpointAddress, sampling: Sampling, adapter: str | None, key_name: str
 ) -> tuple[str, ...] | None:
-    """Returns the fields that the server refuses in one chat; None: it accepts the chat; (): it refuses for
-    another reason. Raises as `fields_refused`."""
+    """Returns the fields that the server refuses in one chat; None: it accepts the chat; (): it refuses the
+    chat for another reason or is busy. Raises as `fields_refused`."""
     client = OpenAIClient(model, replace(at, tries=len(at.urls)))  # each address once
     try:
         body = client.body(sampling, adapter)

@@ -2,8 +2,8 @@
 
 vLLM's children end with a parent that exits normally; after SIGKILL they keep running and hold their memory.
 Children started between `OrphanReaper(...)` and `arm()` carry a mark in their environment. A small watching
-process, in a session of its own, holds one end of a pipe. When the other end closes, it ends all processes
-with the mark. Linux only, like vLLM. The watcher imports only the standard library.
+process, in a session of its own, reads a pipe from the starting process. When the pipe closes, the watching
+process ends all processes with the mark. Linux only, like vLLM. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OrphanReaper:
         os.environ.update({NAME: mark, KEEP: "1"})  # inherited by vLLM's children and theirs
 
     def arm(self) -> None:
-        """Stops marking new children; the marked ones stay watched."""
+        """Stops marking new children; the watcher still ends the marked children."""
         for name in (NAME, KEEP):
             os.environ.pop(name, None)
 
@@ -50,7 +50,7 @@ class OrphanReaper:
 
 
 def marked(mark: str) -> list[int]:
-    """Returns the ids of processes whose environment has the mark."""
+    """Returns the ids of the processes whose environment has the mark."""
     wanted, found = f"{NAME}={mark}".encode(), []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():

@@ -1,9 +1,9 @@
 """Proposal of a models.yaml entry for a repository: its kind, loader, length, pooling, dtype and memory.
 
 A repository is read from a hub's API over HTTP, or from a folder; only small JSON files are downloaded. A
-repository that cannot be loaded is refused with a message that names the file: only pickles, code of its own,
-or a head with several outputs. FlagEmbedding loads the BGE family, sentence-transformers all other embedders
-and cross-encoders, vLLM language models.
+repository is refused, with a message that names the file, if it has only pickles, code of its own, or a head
+with several outputs. The proposed loader is FlagEmbedding for the BGE family, sentence-transformers for all
+other embedders and cross-encoders, and vLLM for language models.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
 class Proposal:
     entry: Mapping[str, Any]  # fields of models.yaml, in order
     bytes: int | None  # size of the files that are read; None: not known
-    memory_gib: float | None  # of its weights, once loaded; None: not known
-    context_gib: float | None  # keys and values of one reply of full length; None: not a language model
+    memory_gib: float | None  # GiB of the loaded weights; None: not known
+    context_gib: float | None  # GiB of keys and values of one chat of full length; None: not known
 
 
 def propose(repo: ModelRepo, kind: str = "") -> Proposal:

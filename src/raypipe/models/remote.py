@@ -1,10 +1,10 @@
 """Embedders and rerankers behind an address.
 
 Vectors come from `/v1/embeddings` and vLLM's `/pooling`, scores from `/rerank`. Each answer is checked: one
-finite vector or score per input, with the entry's dim. Any other answer is a ConfError, since all further
-answers would be wrong too. A server that is down or overloaded raises Unavailable. Inputs refused together
-are sent again in halves; an input refused by itself raises ValueError. `server` sends the requests. The
-module needs no model library.
+finite vector or score per input, vectors with the dim of the models.yaml entry. Any other answer raises
+ConfError, since all further answers would be wrong too. A server that is down or overloaded raises
+Unavailable. Inputs refused together are sent again in halves; an input refused by itself raises ValueError.
+`server` sends the requests. The module needs no model library.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ BATCH = 64  # texts, or passages of one query, per request: accepted by many ser
 
 class RemoteModel:
     """An embedder or a reranker behind an address. Vectors come from `/embeddings`, or with dialect pooling
-    from vLLM's `/pooling`; scores from `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI. At most
-    `concurrency` requests run at a time; failed ones are retried if that may help."""
+    from vLLM's `/pooling`. Scores come from `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI. At most
+    `concurrency` requests run at a time; failed requests are retried if that may help."""
 
     def __init__(
         self, model: Model, at: EndpointAddress, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -53,8 +53,8 @@ class RemoteModel:
     async def _answers(
         self, path: str, inputs: Sequence[T], body: Callable[[Sequence[T]], dict[str, Any]]
     ) -> list[tuple[int, Any]]:
-        """Returns the JSON answers to inputs, in order, each with the number of its inputs. Raises
-        Unavailable, ConfError, and ValueError for an input that the server refuses by itself."""
+        """Sends inputs. Returns the JSON answers in order, each with the number of its inputs. Raises
+        Unavailable if the server is down, ValueError if it refuses a single input, else ConfError."""
         if len(inputs) <= self._most:
             got = await self._server.send("POST", path, lambda tree: tree, json=body(inputs))
             if not isinstance(got, Trouble):
@@ -188,7 +188,7 @@ class RemoteModel:
 
 
 def _numbers(vector: Any) -> Any:
-    """Returns the numbers of a vector. Some servers always send base64 bytes, or a list that holds the one
+    """Returns the numbers of a vector in an answer. Some servers send base64 bytes, or a list around the
     vector."""
     if isinstance(vector, str):
         return np.frombuffer(base64.b64decode(vector), "<f4")

@@ -1,9 +1,9 @@
 """HTTP requests to the servers of one model, with retries, rate limits and named kinds of trouble.
 
-Several addresses share the requests: each goes to the address that can take it soonest. An address that
-failed is left out for a while and then tried with one request. Limits of calls and tokens per minute come
-from the cluster file and from a server's headers (`Retry-After`, `x-ratelimit-*`). The module reads no
-protocol above HTTP.
+Several addresses share the requests: each request goes to the address that can take it soonest. If there are
+several, an address that failed is left out for a while and then tried with one request. Limits of calls and
+tokens per minute come from the cluster file and from a server's headers (`Retry-After`, `x-ratelimit-*`). The
+module does not depend on a protocol above HTTP.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raypipe.models.hosts import EndpointAddress, masked, shown
 T = TypeVar("T")
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
-"""Status -> reason, for errors that the operator must correct and the request did not cause."""
+"""HTTP status -> reason, for errors that the operator must correct and that the request did not cause."""
 BROKEN = frozenset({"unreachable", "timeout", "unavailable", "overloaded"})
 """Reasons after which an address is left out while others answer."""
 SPENT = re.compile(
@@ -39,7 +39,7 @@ LIMITED = re.compile(r"(try again|retry) (in|after)|retry.?(delay|after)|per.?(m
 """Patterns in the code or message of an error. SPENT and OWES: the account has no credit left. LIMITED: a
 rate limit, for which some providers use the sentence of SPENT and add when the limit ends."""
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try; doubles with each further try, with jitter
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # wait before the second try, doubled for each further, with jitter
 ASKED_WAIT_S = 60.0  # longest wait that a server may ask for: rate limits are per minute
 
 
@@ -55,7 +55,7 @@ class Trouble:
     detail: str  # for people, without the key
     transient: bool  # True: time or an operator can end it
     again: bool = False  # True: the same request may succeed in a moment
-    error: Any = None  # of a refused request: the server's error as JSON
+    error: Any = None  # the server's error as JSON, if it refused the request
 
 
 @dataclass(slots=True)
@@ -99,8 +99,8 @@ class ServerClient:
         **content: Any,
     ) -> T | Trouble:
         """Sends a request and returns its JSON answer, parsed by `read`; an answer that `read` cannot parse
-        is a Trouble. `tokens`: of the request, for rate limits. A `path` with a leading slash replaces /v1.
-        `once`: no retries. `lines`: the answer is JSON lines. `content`: arguments of httpx."""
+        is a Trouble. `tokens`: tokens of prompt and reply, for rate limits. A `path` with a leading slash
+        replaces /v1. `once`: no retries. `lines`: the answer is JSON lines. `content`: arguments of httpx."""
         async with self._room:
             # After a whole round of requests without a reply, each further request gets one try until one
             # succeeds, so that a server that is down costs a run minutes and not hours.

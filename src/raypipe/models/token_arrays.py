@@ -1,8 +1,8 @@
 """Token ids of texts as arrays: one process tokenizes on CPUs, another embeds the arrays on a GPU.
 
 A GPU embeds 2 to 18 million tokens a second, but one core tokenizes half a million. The thread that feeds a
-GPU therefore must not tokenize. Arrays are optional: the embedding process tokenizes any text that lacks one,
-to the same ids. The tokenizer library is imported only by the tokenizing process; the GPU's reads arrays.
+GPU therefore must not tokenize. Arrays are optional: the embedding process tokenizes a call's texts itself,
+to the same ids, if one of them has no array. Only the tokenizing process imports the tokenizer library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("key", pa.binary(16)), ("ids", pa.large_list(pa.int32()))])
 
 @dataclass(frozen=True, slots=True)
 class TokenArray:
-    """Token ids of one text, with the attributes that an encoder reads of an Encoding of tokenizers."""
+    """Token ids of one text, in place of an Encoding of the library tokenizers."""
 
     ids: np.ndarray  # (tokens,) int32, with special tokens, cut to the model's max_tokens
     type_ids: int = 0  # the same for every token
@@ -43,9 +43,9 @@ def takes_tokens(model: Model) -> bool:
 def require_pooled_mark(model: Model, tokenizer: Any) -> None:
     """Makes a tokenizer add the special token whose vector is pooled: before a text (cls) or after it (last).
 
-    transformers 5 reads only tokenizer.json, so a token that the folder's `add_eos_token` asks for is added
-    here. Raises ConfError if the token is missing for another reason: the model would pool the text's own
-    first or last word, and the vector would look like any other.
+    transformers 5 reads only tokenizer.json. A token that `add_eos_token` in the folder's
+    tokenizer_config.json asks for is therefore added here. Raises ConfError if the token is missing for
+    another reason: the model would pool the text's own first or last word, and no vector would show it.
     """
     if model.pooling not in ("cls", "last"):
         return
@@ -156,7 +156,7 @@ class FirstAsked(Exception):
 
 
 class FirstAskedKit(ForwardingKit[Any]):
-    """A kit that finds a step's first embedder call without a network: the embedder raises `FirstAsked`."""
+    """A kit without networks: its embedders raise `FirstAsked`, with the texts that a step embeds first."""
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:

@@ -62,7 +62,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    parameters: int  # numbers in its weight files, adapters included; 0: the files are missing
+    parameters: int  # numbers in the model's weight files, adapters included; 0: the files are missing
     bytes: int  # memory of the parameters in the model's dtype; quantised weights: size of the files
     per_token: int  # bytes of keys and values per token of context; 0: none, or the files are missing
 

@@ -2,8 +2,8 @@
 
 A step gets the rows that a late stage of a recipe would get: parsed, ranked, with replies. Models are fakes
 that compute without weights, in the place of every entry of models.yaml. The texts of the rows and the fakes
-must never change, since the locks hold digests of a step's output on them. This module does not depend on the
-place of the configuration.
+must never change, since a lock, a line in steps.lock, holds the digest of a step's output on them. This
+module does not depend on the folders of the configuration.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ from raypipe.store.index import MemoryIndex
 
 Half = Literal["corpus", "question"]
 Lock = Literal["same", "none", "written", "moved"]
-"""none: no comparable line is locked. moved: the step's output changed under the same version."""
+"""Result of comparing a step's output with its lock. same: equal. none: no line for this version, fields and
+rows. written: this check wrote the line. moved: the output differs under the same version."""
 
 LOCK = "steps.lock"
 """File in the folder of a step's module with the digest of the step's output."""
@@ -108,7 +109,7 @@ def sources() -> list[Source]:
 
 
 def questions() -> list[Question]:
-    """Returns four questions that cite all pages, and one without sources, which must pass every step too."""
+    """Returns four questions that cite all pages, and one without sources, which a step must accept, too."""
 
     snippets = [source_id("snippet", t) for t in SNIPPETS]
     cited = [
@@ -205,9 +206,9 @@ def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bo
     step raises an error on the fixed rows."""
     cls, plugin = step_class(path)
     step = config.build(cls, dict(fields), Where(path), resolve)
-    said = cls.open.__annotations__.get("return")  # Ask of a question step, Build of a corpus step
-    name = said if isinstance(said, str) else getattr(said, "__name__", str(said))
-    half: Half = "corpus" if name.endswith("Build") or "pyarrow" in str(said) else "question"
+    annotation = cls.open.__annotations__.get("return")  # Ask of a question step, Build of a corpus step
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    half: Half = "corpus" if name.endswith("Build") or "pyarrow" in str(annotation) else "question"
     kit = LocalKit(None, clock=lambda: 0.0)  # a constant clock, since traces record durations
     trial = (_corpus_trial if half == "corpus" else _question_trial)(step, kit, path)
     laws: Mapping[str, Any] = CORPUS_LAWS if half == "corpus" else QUESTION_LAWS
@@ -221,14 +222,14 @@ def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bo
         except Exception as e:
             checked.append(LawCheck(name, False, f"it raises {type(e).__name__}: {e}"))
     file = Path(inspect.getfile(cls)).parent / LOCK
-    found = {
+    line = {
         "version": step.version,
         "fields": digest(stable({f.name: getattr(step, f.name) for f in dataclasses.fields(step)})),
         "output": output_digest(trial.out),
         "rows": output_digest(trial.given),
         "source": plugin.source,
     }
-    lock = _lock(file, plugin, found, write and all(c.holds for c in checked))
+    lock = _lock(file, plugin, line, write and all(c.holds for c in checked))
     return StepCheck(
         path,
         plugin.source,
@@ -294,7 +295,7 @@ def _question_trial(step: Any, kit: LocalKit, path: str) -> Trial:
         hits = tuple(
             replace(h, scores={**{n: float(len(h.chunk) % 7) for n in scores}, **h.scores}) for h in q.hits
         )
-        # The fixed questions have no body, and a step may read it.
+        # The fixed questions have no body, but a step may read one.
         given.append(replace(q, body=f"more about {q.id}", replies=replies, hits=hits))
     return Trial(step, ready, given, _run(step, ready, given, path))
 

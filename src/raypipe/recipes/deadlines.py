@@ -33,8 +33,9 @@ Clock: TypeAlias = Callable[[], float]
 
 
 def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clock = time.time) -> Ask:
-    """Limits a stage to its share of each question's time. `last`: only the decision follows it. `degrades`:
-    omits it if its service is unavailable; a job does not, since another worker or run tries again."""
+    """Limits a stage to its share of each question's time. `last`: True: only the decision follows the stage.
+    `degrades`: True, as at an endpoint: the stage is omitted if its service is unavailable. False, as in a
+    job: Unavailable is raised, since another worker or run tries again."""
 
     async def ask_in_time(questions: list[Question]) -> list[Question]:
         if all(q.due is None for q in questions):
@@ -82,7 +83,8 @@ async def _all(stage: Stage[Step], ask: Ask, questions: list[Question], degrades
 
 
 def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
-    """Returns the question with the stage in `degraded` and its missing replies as faults, else unchanged."""
+    """Returns the question without the output of a stage. `degraded` names the stage, each reply that the
+    stage would write is a fault, and the question gets a transient fault of the stage."""
     fault = Fault(stage.name, reason, detail, transient=True)
     owed = dict.fromkeys(named(stage.step.writes(), "replies"), Reply("", FAULT, fault=fault))
     return replace(
@@ -94,8 +96,8 @@ def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) ->
 
 
 def goes_on(question: Question) -> bool:
-    """Returns whether later stages still run for this question. A fault of an omitted stage does not stop it;
-    any other fault does."""
+    """Returns whether later stages still run for this question. A transient fault of an omitted stage does
+    not stop the question; any other fault does."""
     return all(f.transient and f.step in question.degraded for f in question.faults)
 
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 class StageError(Exception):
     """An unexpected exception in a stage: a defect of the stage or of a library. `__cause__` is the original.
-    An error that is no row's fault is a RaypipeError, classified where the call was made; it is not wrapped.
+    A RaypipeError is not wrapped, since it is no row's fault; OutOfMemory is, since a smaller batch may fit.
     """
 
     def __init__(self, stage: str) -> None:
@@ -80,8 +80,8 @@ class StageCounters:
         return taken
 
     def in_vain(self, before: StageCounters) -> None:
-        """Rolls back the row counts of a failed attempt to `before`. Keeps its cost: computed calls, tokens,
-        seconds."""
+        """Resets the row counts to `before`, after a failed attempt. Keeps the cost of the attempt: computed
+        calls, tokens, seconds."""
         self.rows, self.skipped, self.faults = before.rows, before.skipped, before.faults
         self.calls.in_vain(before.calls)
 
@@ -90,14 +90,15 @@ class StageCounters:
         add_up(self, other)
 
     def spend(self, seconds: float, loading: float) -> None:
-        """Adds the time of one pass. `seconds`: in total; `loading`: of these, spent loading models."""
+        """Adds the time of one pass over a batch. `seconds`: total time; `loading`: the part of it that was
+        spent loading models."""
         loaded = min(loading, seconds)  # several passes at once may wait for the same model
         self.seconds += seconds - loaded
         self.loading += loaded
 
 
 LoadingS: TypeAlias = Callable[[], float]
-"""Returns the seconds that the kit has spent loading models so far; they are not a stage's own."""
+"""Returns the seconds that the kit has spent loading models so far. They do not count as a stage's time."""
 
 
 class QuestionExecutor:
@@ -172,8 +173,8 @@ class QuestionExecutor:
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:
     """Runs a stage over a batch. Rows that its gate admits go through the step; the others bypass it."""
-    # A row with a fault lacks evidence, so only the deciding stage still runs for it. If all its faults come
-    # from stages omitted by a deadline or an outage, it continues without their output.
+    # A row with a fault lacks evidence, so only the deciding stage still runs for it. But if all its faults
+    # come from stages omitted by a deadline or an outage, the row continues without their output.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
     with about([rows[i].id for i in chosen]):
@@ -224,8 +225,8 @@ class CorpusExecutor:
         return await self._through(sources, lambda s: table_of(s) == "texts")
 
     async def passages(self, texts: pa.Table) -> pa.Table:
-        """Runs the split: one row per chunk, with its text. Adds its source's text if a later step reads
-        that."""
+        """Runs the split: one row per chunk, with the chunk's text. Adds the whole text of the source if an
+        embedding step reads it."""
         chunks = await self._through(texts, lambda s: table_of(s) == "passages")
         return with_texts(chunks, texts) if self._recipe.embeds_from_texts else chunks
 

@@ -239,7 +239,7 @@ POISONED = ("text", "body", "asked_at", "citations", "answer", "outcome", "origi
 
 
 def poisoned(question: Question, reads: frozenset[str]) -> Question:
-    """Returns the question with bombs in all undeclared fields."""
+    """Returns the question with bombs in all undeclared fields, among them an added reply `gold`."""
     change: dict[str, Any] = {name: Bomb() for name in POISONED if name not in reads}
     told = {**question.replies, "gold": Reply("the gold answer", ANSWERED)}
     change["replies"] = Poisoned(told, named(reads, "replies"))

@@ -46,8 +46,8 @@ class WrittenStep:
 
 def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
     """Reads the recipe in a YAML file. `resolve` turns the names in steps (models, fitted numbers) into
-    values. `find` returns the file of the recipe that a variant changes; None: it is in the same folder.
-    Raises ConfError with the file, the path in it, the expected and the found."""
+    values. `find` returns the file of the recipe that a variant changes; None: that file is in the same
+    folder. Raises ConfError with the file, the place in it, and the expected and found values."""
     return from_tree(path.stem, read_tree(path, find), Where(str(path)), resolve)
 
 
@@ -186,8 +186,9 @@ def _labels(tree: Any, where: Where) -> tuple[str, ...]:
 
 
 def swapped(recipe: Recipe, name: str, other: Recipe) -> Recipe:
-    """Replaces the stage `name` by that of `other`, to measure the step's share of a difference. Raises
-    ConfError if one of them lacks the stage, and if the resulting steps do not fit together."""
+    """Replaces the stage `name` by the stage of this name in `other`. A run of the result measures the share
+    of the stage in a difference between both recipes. Raises ConfError if a recipe lacks the stage, and if
+    the resulting steps do not fit together."""
     for r in (recipe, other):
         known = [s.name for s in (*r.corpus, *r.question)]
         if name not in known:
@@ -213,6 +214,8 @@ _FORM = re.compile(r"\A([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FieldSetting:
+    """A value for one field of a step, from --set."""
+
     text: str  # setting as given
     step: str  # name of the step: VERB, VERB:INTO, or VERB#N if several are alike
     path: tuple[str, ...]  # the field; for a field that is a mapping, then the keys

@@ -70,6 +70,7 @@ class Stage(Generic[S]):
         return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 
     def admits(self, question: Question) -> bool:
+        """Returns whether the gate admits a question: each reply in it has an admitted label."""
         return all(
             r in question.replies
             and question.replies[r].label in (x.of(question) if isinstance(x, ByLabel) else x)
@@ -77,6 +78,7 @@ class Stage(Generic[S]):
         )
 
     def gate_reads(self) -> frozenset[str]:
+        """Returns the fields that the gate reads: `replies.NAME`."""
         tables = [x.reads() for x in self.when.values() if isinstance(x, ByLabel)]
         return frozenset(f"replies.{r}" for r in self.when).union(*tables)
 
@@ -96,7 +98,7 @@ def titled(name: str, sets: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A system. Make it with `load` or `from_tree`, which check it."""
+    """A question-answering system as data. Make it with `load` or `from_tree`, which check it."""
 
     name: str  # name for people; not identity
     about: str  # one sentence for people; not identity
@@ -111,7 +113,7 @@ class Recipe:
         return titled(self.name, self.sets)
 
     def digest(self) -> str:
-        """Returns the digest of everything computed for a question without earlier turns."""
+        """Returns the digest of all steps and gates that take part for a question without earlier turns."""
         asked = (s.digest() for s in self.question if not of_turns(s.step))
         return digest("recipe", *(s.digest() for s in self.corpus), "/", *asked)
 
@@ -173,7 +175,7 @@ class Recipe:
         return any(searches_all(s.step) for s in self.question)
 
     def conditions(self) -> dict[str, str]:
-        """Maps stage names to their conditions (field `where`), for stages with one."""
+        """Maps each stage with a condition (field `where` of its step) to that condition."""
         return {s.name: where for s in self.question if (where := getattr(s.step, "where", ""))}
 
     def needs_passages(self) -> bool:
@@ -183,8 +185,8 @@ class Recipe:
         return bool(reads) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def reads_cited_alone(self) -> bool:
-        """Returns whether it only reads the cited sources and searches nothing. It has then no evidence for a
-        question without citations."""
+        """Returns whether the recipe only reads the cited sources, and searches nothing. Such a recipe has no
+        evidence for a question without citations."""
         reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
         return self.needs_passages() and reads <= OF_FOUND
 
@@ -210,8 +212,9 @@ def row_key(question: Question, snapshot: str, everything: bool = False, turns: 
     answers from one recipe.
 
     The evidence is the citations in order, with the fields that a recipe can show. Without citations it is
-    the snapshot of the corpus; with `everything`, or a condition on fields, it is both. If the recipe reads
-    earlier turns, the key covers them and `turns`, the `Recipe.turns_digest`.
+    the snapshot of the corpus. With `everything`, which says that the recipe searches the whole store, or
+    with a condition `where`, it is citations and snapshot. If the question has earlier turns and the recipe
+    reads them, the key covers them and `turns`, the `Recipe.turns_digest`.
     """
     evidence = [
         part
@@ -232,9 +235,9 @@ RANKING = ("order", "hits", "citations")
 
 
 def ranking_of(recipe: Recipe) -> Recipe:
-    """Reduces a recipe to the steps that rank, and those whose replies they read. Every question is then
-    ranked, even if a reply of a dropped step would have kept it from the ranking steps. Raises ConfError if
-    the recipe ranks nothing."""
+    """Reduces a recipe to the steps that rank, and the steps that they depend on. Drops the gates on replies
+    of dropped steps, so questions that such a gate would keep out are ranked, too. Raises ConfError if the
+    recipe ranks nothing."""
     needed: set[str] = set()
     kept: list[Stage[Step]] = []
     for stage in reversed(recipe.question):
@@ -248,9 +251,9 @@ def ranking_of(recipe: Recipe) -> Recipe:
         kept.insert(0, stage)
     if not any(w.startswith(RANKING) for s in kept for w in s.step.writes()):
         raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
-    said = {w for s in kept for w in s.step.writes()}
+    written = {w for s in kept for w in s.step.writes()}
     ungated = []
     for stage in kept:  # drops the gates that read a reply of a dropped step
-        when = {r: x for r, x in stage.when.items() if replace(stage, when={r: x}).gate_reads() <= said}
+        when = {r: x for r, x in stage.when.items() if replace(stage, when={r: x}).gate_reads() <= written}
         ungated.append(replace(stage, when=MappingProxyType(when)))
     return replace(recipe, question=tuple(ungated))

@@ -56,8 +56,8 @@ def file_record(hint: type[Any]) -> type[Any]:
 
 
 class Readers(Mapping[Any, Read[Any]]):
-    """Readers of field values by type. Beyond the given ones, it makes readers for references, for records of
-    a conf folder's files, and for tables of values by label."""
+    """Readers of field values by type: the given ones, and others made on demand. These are for references
+    to entries of graphs.yaml, for records in files of a conf folder, and for tables of values by label."""
 
     def __init__(self, files: Conf, places: Mapping[str, str], known: Mapping[Any, Read[Any]]) -> None:
         self._files, self._places = files, places
@@ -91,8 +91,9 @@ def resolvers(
     graphs: Mapping[str, str] = MappingProxyType({}),
     instead: Mapping[Any, Read[Any]] = MappingProxyType({}),
 ) -> Readers:
-    """Returns readers for every type that a field of a step can name. `graphs`: entry of graphs.yaml -> its
-    place; under "" the place of all others. `instead`: readers that replace some of the usual ones."""
+    """Returns readers for every type that a field of a step can name. `graphs`: name of an entry of
+    graphs.yaml -> place of its data; the key "" has the place of another entry that it belongs to
+    (`Reference.lies_at`). `instead`: type -> reader that replaces the usual one."""
     known: dict[Any, Read[Any]] = {
         Model: _model(models),
         **{c: _written(c, "fitted", partial(files.find, "fitted")) for c in FITTED},
@@ -152,7 +153,7 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
 
 
 def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], resolve: Resolve) -> Read[Any]:
-    """Makes a reader for the name of an entry in graphs.yaml whose kind the reference class accepts."""
+    """Makes a reader for the name of an entry in graphs.yaml, whose `kind` must be in `cls.kinds`."""
 
     def find(name: str) -> Reference[Any]:
         path = files.file("graphs.yaml")

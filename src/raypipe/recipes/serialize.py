@@ -26,7 +26,7 @@ from raypipe.recipes.step_contract import step_class
 from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.text.template import ByLabel
 
-_CLASS, _TUPLE, _MAP = "is", "tuple", "map"
+_CLASS, _TUPLE, _MAP = "is", "tuple", "map"  # keys in JSON: class of an object, elements, list of pairs
 
 
 def to_plain(recipe: Recipe) -> dict[str, Any]:
@@ -198,9 +198,9 @@ def _is_reference(tree: Mapping[str, Any]) -> bool:
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yields path and text of every value in a part of a `to_plain` tree, for people. A model or reference
-    yields its name, then the fields of its identity under the same path. An adopted model yields the fields
-    of the model it was adopted as."""
+    """Yields path and text of every value in a part of a `to_plain` tree, for people. For a model or
+    reference yields its name, then the fields of its identity below the same path. For a model adopted as an
+    original yields its name, `adopted_as` with the original's name, then the original's fields."""
     if isinstance(tree, Mapping) and _MAP in tree:
         tree = {str(_shown(k)): v for k, v in tree[_MAP]}
     elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:
@@ -234,8 +234,8 @@ def _shown(tree: Any) -> str:
 
 @functools.cache
 def classes() -> Mapping[str, type[Any]]:
-    """Returns every dataclass that a recipe can hold, by name: steps, and the classes of their fields. Locked
-    plugins are only imported for a name that the core lacks."""
+    """Returns every dataclass that a recipe can hold, by name: steps, and the classes of their fields. Steps
+    of plugins with locked versions are included, and imported only for a name that the core lacks."""
     return _Classes()
 
 

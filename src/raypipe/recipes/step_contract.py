@@ -1,7 +1,7 @@
-"""Optional parts of a step's contract, with a default for each.
+"""Optional methods and fields of steps, with a default for each.
 
-A step provides such a part as a method or field of its own. The functions here read it, or return the default
-if the step lacks it. Neither they nor their callers ask for the class of a step.
+Each function here reads such a method or field of a step, or returns the default if the step lacks it. So
+callers need not know the class of a step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def step_class(path: str) -> tuple[type[Any], Plugin]:
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
-    """Returns the token limit of a deciding step's answers, with the tokenizer. By default there is none."""
+    """Returns the token limit of a deciding step's answers, with the tokenizer that counts, by the step's
+    method `answer_cut`. By default returns None: answers have no limit."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
 
@@ -58,7 +59,8 @@ def answering(step: Step) -> tuple[str, ...]:
 
 
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
-    """Returns the kinds of sources to search: field `kinds` of the step that reads `content`; None: all."""
+    """Returns the kinds of sources to search: field `kinds` of a step that reads `content`. Returns None, for
+    all kinds, if the step lacks that field or reads no `content`."""
     kinds = getattr(step, "kinds", None)
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
@@ -70,8 +72,8 @@ def searches_all(step: Step) -> bool:
 
 
 def approximate(step: Step) -> tuple[Approximate, int] | None:
-    """Returns the settings and number of chunks of an approximate search: fields `ann` and `top`. By default
-    the whole store is searched exactly."""
+    """Returns the settings and number of chunks of an approximate search: fields `ann` and `top` of the step.
+    By default returns None: the step searches exactly, or not at all."""
     how = getattr(step, "ann", None)
     return None if how is None else (how, cast(Any, step).top)
 
@@ -82,7 +84,7 @@ def table_of(step: CorpusStep) -> Table:
 
 
 def table_with(writes: frozenset[str] | tuple[str, ...], reads: frozenset[str] = frozenset()) -> Table:
-    """Returns the table of a corpus step with these columns."""
+    """Returns the table that a corpus step with these columns fills."""
     if "vector" in writes:
         return "vectors"
     return "passages" if "chunk_text" in writes or "chunk_text" in reads else "texts"
@@ -94,8 +96,8 @@ def decides(step: Step) -> bool:
 
 
 def of_turns(step: Step) -> bool:
-    """Returns whether the step acts only on questions with earlier turns (`of_turns`); by default not. On
-    others its reply is skipped, and their keys do not cover the step."""
+    """Returns whether the step acts only on questions with earlier turns (`of_turns`); by default not. For a
+    question without turns the step's reply is skipped, and the question's key does not cover the step."""
     return getattr(step, "of_turns", False)
 
 
@@ -141,8 +143,8 @@ def models_of(step: Step | CorpusStep) -> list[Model]:
 
 
 def asked_models(step: Step | CorpusStep) -> list[Model]:
-    """Returns the models that a step calls. Excludes tokenizers, and a language model that only the field
-    `tokenizer` names, since it only counts tokens."""
+    """Returns the models that a step calls. Excludes models of kind tokenizer. Excludes also a language model
+    that only the field `tokenizer` names, since it only counts tokens."""
     found: list[Any] = []
     for f in dataclasses.fields(cast(Any, step)):
         if f.name != "tokenizer":
@@ -155,7 +157,8 @@ ChatKind: TypeAlias = tuple[Model, Sampling, str | None]
 
 
 def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
-    """Returns the kinds of chats that steps send, by their methods `sampling` and fields `adapter`."""
+    """Returns the kinds of chats that steps send, by their methods `sampling` and fields `adapter`. By
+    default a chat samples at most 16 tokens, without an adapter."""
     found: list[ChatKind] = []
     for step in steps:
         sampling = step.sampling() if hasattr(step, "sampling") else Sampling(max_tokens=16)
@@ -209,8 +212,9 @@ def _collect(value: Any, found: list[Any]) -> None:
 
 
 def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """Returns the step's bound on calls and ranking, by its method `bound`. By default the calls are
-    unbounded, and so is a ranking that the step writes."""
+    """Returns upper bounds on the step's calls and passages for a question, by its method `bound`. By default
+    calls are unbounded, and so is a ranking that the step writes. `reach`: bounds on the question's passages
+    before the step."""
     bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
     if bound is not None:
         return bound(question, reach)
@@ -224,8 +228,8 @@ def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
 
 
 def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """Returns the step's bound for a source of `chars` characters, by its method `bound`. By default, and for
-    an unknown length, it is infinite."""
+    """Returns upper bounds on the step's calls and rows for a source of `chars` characters, by its method
+    `bound`. By default they are infinite, and also for an unknown length (math.inf)."""
     bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
     if bound is None or math.isinf(chars):
         return CorpusBound(math.inf, math.inf, math.inf)

@@ -1,8 +1,8 @@
 """Verbs of recipes, and checks that the steps of a recipe fit together.
 
 Each field that a step reads must be written by an earlier step, and fitted numbers must belong to the recipe.
-This module holds the class of each verb, of the core and of plugins. It also reads the origin of fitted
-numbers from steps and from adapter folders.
+A verb, such as `rerank`, names the class of a step. This module holds the classes of all verbs, of the core
+and of plugins. It also reads the origin of fitted numbers from steps and from adapter folders.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ STEPS: Mapping[str, type[Any]] = ChainMap(QUESTION_STEPS, CORPUS_STEPS)  # type:
 
 
 def step_of(half: str, verb: str) -> tuple[type[Any], Plugin | None]:
-    """Returns the class of a verb, and its origin if the identity includes the digest of its source. Raises
-    KeyError if the half lacks the verb, and ConfError if the class is not a step."""
+    """Returns the class of a verb. Returns also the class's origin if the digest of its source is part of a
+    step's identity; None for the core and for plugins with locked versions. Raises KeyError if the half lacks
+    the verb, and ConfError if a plugin's class is not a step."""
     added = HALVES[half].added(verb)
     return (HALVES[half][verb], None) if added is None or added.table.locked else step_class(added.value)
 
@@ -94,7 +95,7 @@ GIVEN = frozenset({"text", "body", "asked_at", "citations", "turns", "index.layo
 
 def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
     """Returns an error for each place where steps do not fit together. The error for a field that no earlier
-    step writes names both ends."""
+    step writes names the reading step and the field."""
     found: list[RaypipeError] = []
     columns = frozenset({"source", "kind", "content", "fault"})
     for i, stage in enumerate(recipe.corpus):

@@ -1,10 +1,10 @@
 """Adoption: declaring two models to be the same, after a comparison of their answers.
 
-The adopted model then shares all that is cached for the original. `requests_of` repeats the requests that a
-run made of the original, with the memo in the place of models, as the explanation of a row does. So nothing
-is sent, and the original's answers come from the memo. `compared` sends the same requests to the new model
-and measures the agreement. `keep` stores the adoption. Names in a catalog get their identity from stored
-adoptions (`Catalog.adopted`); no other code reads them.
+The adopted, new model then shares all that is cached for the original model. `requests_of` repeats the
+requests of a run to the original, with the memo in the place of models. So nothing is sent, and the
+original's answers come from the memo. `compared` sends the same requests to the new model and measures the
+agreement. `keep` stores the adoption. From then on the catalog of models gives the new model the original's
+identity (`Catalog.adopted`).
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from raypipe.store.segments import read_record, write_record
 from raypipe.store.sources import all_sources
 
 LOOKED_BACK = 50  # newest finished runs in which the original is searched
-REQUESTS, FEWEST = 100, 20  # most requests to compare; fewest that the memo must hold
-EACH = 10  # requests that are recorded of one call, at most
-TRIED = 200  # questions and pages to repeat, at most
+REQUESTS, FEWEST = 100, 20  # most requests to compare; fewest that must be found in the memo
+EACH = 10  # most requests recorded of one call
+TRIED = 200  # most questions and pages whose requests are repeated
 LEAST: Mapping[ModelKind, float] = {"embedder": 0.97, "reranker": 0.97, "generator": 0.9}
 """Least agreement to pass. Embedders and rerankers: share of text pairs that both models order alike, by
 closeness to a third text or to a query. Generators: share of equal replies."""
 FARTHEST: Mapping[ModelKind, float] = {"embedder": 0.02, "reranker": 0.05, "generator": 1.0}
 """Largest distance of one request to pass. Embedders: 1 minus the cosine of both vectors. Rerankers:
-difference of both scores, as a share of the span of the original's scores. Vectors of MiniLM rounded to 16
-bits have cosine 1.0000, and all pairs in order. At a cosine of .995, as after rounding to 8 bits, 98.2 % are
-in order; at .98, 96.3 %. Behind the prefix of another model the cosine is .974, and 95.4 % are in order."""
+difference of both scores, as a share of the span of the original's scores. Measured with vectors of MiniLM:
+rounded to 16 bits, cosine 1.0000 and all pairs in order; rounded to 8 bits, cosine .995 and 98.2 % of pairs
+in order; at cosine .98, 96.3 %; with the text prefix of another model, cosine .974 and 95.4 %."""
 
 
 class NotTheSame(RaypipeError):
@@ -68,8 +68,8 @@ class AdoptionCheck:
     kind: ModelKind
     run: str  # id of the run that made the requests
     requests: int
-    agreement: float  # 0..1 (LEAST)
-    distance: float  # largest of all requests (FARTHEST); 0 for generators
+    agreement: float  # 0..1, as LEAST defines it
+    distance: float  # largest distance of a request, as FARTHEST defines it; 0 for generators
 
     @property
     def passes(self) -> bool:
@@ -117,9 +117,10 @@ def end(store: Store, name: str) -> Adoption:
 
 
 def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:
-    """Finds the model that `new` is to be adopted as, and the last run that names it. `name` is the model's
-    name or repository. Raises ConfError if no run names such a model, and ConfError if the two cannot be one:
-    they differ in kind, dim or adapters, share an identity, or would form a chain of adoptions."""
+    """Finds the original model that `new` shall count as, and the last run that names the original. `name`:
+    name or repository of the original. Raises ConfError if no run names such a model, and if both models
+    share an identity already. Raises ConfError if they differ in kind or dim, or if `new` lacks an adapter of
+    the original. Raises ConfError also if the original is adopted, or another model counts as `new`."""
     named, known, same = dict[str, None](), adoptions(store), False
     for run in recent(store, LOOKED_BACK):
         for old in (Model(**fields) for fields in fields_of(run.recipe, Model)):

@@ -1,7 +1,7 @@
-"""Changed answers between two finished runs: the step where their paths first diverge, before and after.
+"""Changed answers between two finished runs, each with the step where the paths of both runs first diverge.
 
-Compares stored answers, which record how they were made: hits with the score of each ranker, replies, order,
-answer. Reads records and stored answers; runs nothing.
+A path is the sequence of results that led to an answer: hits with the score of each ranker, replies, order,
+answer. A stored answer records them. Reads records and stored answers; runs nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Change:
     step: str
     """First place where the paths diverge: a step; row, if the question or its citations differ; evidence, if
     sources were missing in one run only."""
-    cause: Difference | None  # what differs in the recipe, there or before; None for row and evidence
+    cause: Difference | None  # difference of the recipe at `step`, else the nearest before it; None: none
     before: GivenAnswer
     after: GivenAnswer
 
@@ -56,19 +56,20 @@ class Changes:
     new: int  # questions of the later run only
     removed: int  # questions of the earlier run only
     same: int  # common questions with the same answer by the same path
-    other_path: Mapping[str, int]  # step -> common questions with the same answer by another path
-    changed: tuple[Change, ...]  # by question id
+    other_path: Mapping[str, int]  # first diverging step -> common questions with the same answer
+    changed: tuple[Change, ...]  # sorted by question id
     differences: tuple[Difference, ...]  # first difference in each stage of the recipe that differs
 
 
 def compared_with(store: Store, run: Run) -> Run | None:
-    """Returns the last earlier run that answered some of the same questions; None if there is none."""
+    """Returns the last run before `run` that answered some questions of `run`; None if there is none."""
     return earlier_run(store, answer_keys(store, run.run), run.run)
 
 
 def earlier_run(store: Store, questions: Container[str], before: str = "") -> Run | None:
     """Returns the last finished run that answered some of these questions (ids); None if there is none. Skips
-    oracle runs, in which golds stood for a stage. `before`: the run must have finished before this one."""
+    oracle runs, in which golds replaced a stage. `before`: id of a later run, of which earlier ones are
+    searched; "": all are."""
     runs = recent(store, LOOKED_BACK)
     at = next((i for i, run in enumerate(runs, 1) if run.run == before), 0)
     systems = (run for run in runs[at:] if not run.oracle)
@@ -116,12 +117,14 @@ class Parting:
     """The first place where the paths of one question diverge in two runs."""
 
     step: str  # a stage's name, or one of NO_STEP
-    because: Difference | None  # what differs in the recipe, there or before; None for NO_STEP
+    because: Difference | None
+    """Difference of the recipe at the step, else the nearest before it. None: none, noise, or NO_STEP."""
     noise: bool  # True: all that the step depends on is equal; its model just replied differently
 
 
 def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Parting]:
-    """Maps each common question whose paths diverge to the first place. `stores`: of `before`, of `after`."""
+    """Maps the id of each common question whose paths diverge to the first place where they do. `stores`: the
+    store of run `before`, then that of run `after`."""
     old, new = (answer_keys(store, run.run) for store, run in zip(stores, (before, after), strict=True))
     own = differences(before.stages, after.stages)
     out = {}
@@ -143,8 +146,8 @@ def _moved(
     new: Mapping[str, AnswerKey],
     stages: Sequence[StageRecord],
 ) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:
-    """Yields each common question whose answers have different keys, by id: the id, both answers, and the
-    place where their paths diverge (`_parting`)."""
+    """Yields the common questions whose answers have different keys, in the order of their ids. An element is
+    the id, both answers, and the place where their paths diverge (`_parting`)."""
     moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
     for i in range(0, len(moved), AT_ONCE):
         some = moved[i : i + AT_ONCE]
@@ -179,8 +182,8 @@ def _parting(
 
 
 def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
-    """Returns the results of a stage for a question, as far as its stored answer holds them. `orders`: the
-    final order counts as a result of this stage."""
+    """Returns the results of a stage for a question, as far as its stored answer holds them. `orders`: True
+    if the stored final order counts as a result of this stage."""
     out: dict[str, Any] = {}
     for name in stage.writes:
         kind, _, part = name.partition(".")
@@ -217,7 +220,8 @@ def _path(q: Question, stage: StageRecord | str) -> str:
 
 
 def _because(step: str, stages: Sequence[StageRecord], own: Mapping[str, Difference]) -> Difference | None:
-    """Returns the difference of the stage itself, or else of the nearest stage before it that differs."""
+    """Returns the nearest difference of the recipe at or before the stage `step`. If no stage up to `step`
+    differs, returns the difference of a removed stage, or None. `own`: stage -> its difference."""
     names = [s.name for s in stages]
     for name in reversed(names[: names.index(step) + 1]):
         if name in own:

@@ -1,7 +1,7 @@
-"""Explanation of one row of a finished run: its key part by part, its evidence, its requests and why.
+"""Explanation of one row, that is one question, of a finished run: its key, evidence, requests and reasons.
 
-The row passes through the question half again, stage by stage, with the memo in the place of models. So all
-of its requests are seen, and none is sent. Reads records, the store and the memo.
+The question passes through the question half again, stage by stage, with the memo in the place of models. So
+its requests become known, and none is sent. Reads records, the store and the memo.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ LISTED = 10  # ids that a message lists, at most
 class AnswerQuote:
     """A quote in a reply of the answer."""
 
-    url: str | None  # of the page; None: the source is not from a citation
+    url: str | None  # address of the page; None: the source is not from a citation
     source: str  # source id
-    span: Span  # in the source's parsed text
+    span: Span  # place in the source's parsed text
     quote: str  # the text of that span
 
 
@@ -71,32 +71,34 @@ class StageRequests:
     requests: int | None  # distinct ones; None: a needed value is not in the memo
     computed: int | None  # requests computed by this run, for this or an equal row; None: not known
     cached: int | None  # requests cached before the run; None: not known
-    chats: tuple[ModelChat, ...] = ()  # with language models; the last may lack its reply
+    chats: tuple[ModelChat, ...] = ()  # chats with language models; the last chat may lack its reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The origin of one row of a run: key, evidence, requests, and differences from an earlier run."""
+    """The origin of one question's answer: key, evidence, requests, and differences from an earlier run."""
 
     question: str
     run: str
     recipe: str  # digest
     row: str  # row key
-    key: str  # of its answer: recipe, question, row, and what was absent
+    key: str  # key of the answer: digest of recipe, question, row key, and missing sources
     parts: Mapping[str, str]
-    """The parts of the row key by name. A citation is its rank, url, date and sources; `absent` lists the
-    sources that were missing, and what each lacked."""
-    state: str  # reused: answered before the run; computed: by the run; kept; fault; missing
-    kept: str = ""  # earlier run that gave the answer, and that all other fields describe; "": none
+    """The parts of the row key by name. A citation is its rank, url, date and sources. `absent` lists the
+    missing sources, each with the tables that lacked it."""
+    state: str
+    """reused: answered before the run. computed: answered by the run. kept: answered by run `kept`. fault:
+    failed. missing: neither an answer nor a fault is stored."""
+    kept: str = ""  # earlier run whose answer was kept, and that all other fields describe; "": none
     answer: str = ""
     outcome: str = ""
     evidence: tuple[AnswerQuote, ...] = ()  # quotes of the answer, best first
     replies: Mapping[str, StepReply] = field(default_factory=dict)  # step name -> its reply
-    faults: tuple[Fault, ...]  # of the row, even if another step answered it
+    faults: tuple[Fault, ...]  # faults of the question, even if another step answered it
     previous: str  # earlier run to compare with; "": none
-    changed: tuple[str, ...]  # parts of the key that differ from the earlier run's
-    differences: tuple[Difference, ...]  # of the recipe, from the earlier run's
-    adopted: tuple[str, ...]  # a sentence for each model of the recipe that counted as another
+    changed: tuple[str, ...]  # names of the parts of the row key that differ from run `previous`
+    differences: tuple[Difference, ...]  # differences of the recipe from that of run `previous`
+    adopted: tuple[str, ...]  # a sentence for each model that counts as another one (`runs.adoption`)
     steps: tuple[StageRequests, ...]
 
 
@@ -208,7 +210,7 @@ def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[
 
 
 def _absent(store: Store, record: Run, recipe: Recipe, question: Question) -> str:
-    """Lists the sources that were missing when the question was answered, each with its missing tables."""
+    """Lists the sources that were missing for the answer, each with the tables that lacked it."""
     cited, searched = question.sources(), all_sources(store, recipe.source_kinds())
     whole = cited is None or recipe.searches_all()
     if not whole:
@@ -220,8 +222,9 @@ def _absent(store: Store, record: Run, recipe: Recipe, question: Question) -> st
 def _changed(
     store: Store, before: Run | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Lists the parts of the row key that differ from the earlier run's. Reads these from its stored answer;
-    ("row",) if that does not tell."""
+    """Lists the names of the parts of the row key that differ from the run `before`. Returns () without such
+    a run, and ("absent",) if only missing sources differ. Returns ("row",) if that run lacks the question, or
+    if its stored answer does not show the difference. `old`, `key`: keys of both answers."""
     if before is None:
         return ()
     if old is None:
@@ -243,8 +246,11 @@ def _steps(
     key: AnswerKey,
     why_of: Callable[[str], str],
 ) -> tuple[StageRequests, ...]:
-    """Lists the requests of each stage. Follows the question while values are cached, and past a stage whose
-    reply is a stored fault. `answered`: the stored answer, or the question with its fault."""
+    """Lists the requests of each stage, by running the question through one stage after another with cached
+    values. A stage from outside is not run, and a stage with a stored fault cannot run: the question then
+    continues with the stored replies of that stage (`as_answered`). If any other stage needs a value that is
+    not cached, the requests of this stage and of later ones are unknown. `answered`: the stored answer, or
+    the question with its fault."""
     kit = CacheOnlyKit(LocalKit(index))
     memo = StoreMemo(store.uri, memo_versions(store))
     found: list[StageRequests] = []
@@ -284,7 +290,8 @@ def as_answered(
     recipe: Recipe, stage: Stage[Step], question: Question, answered: Question | None
 ) -> Question | None:
     """Returns the question after a stage that is not run, with the stage's replies from the stored answer.
-    Returns None if the stage writes anything else, or a reply that another stage writes, too."""
+    Returns None if the answer lacks one of these replies. Returns None also if the stage writes other fields
+    than replies, or a reply that another stage writes, too."""
     others = {w for s in recipe.question if s is not stage for w in s.step.writes()}
     names = [w.removeprefix("replies.") for w in stage.step.writes() - others]
     if answered is None or len(names) < len(stage.step.writes()):

@@ -4,9 +4,9 @@
 a `Gone`. Both compare ids and addresses, never words.
 
 An answer rests on each source that it cites, found or quotes. A cached reply records the recipe and
-questions, or the sources, that it was requested for (`core.calls`). A reply for sources is kept if none of
-them is a target. A reply for questions is kept if each of them has an answer of that recipe, and none of
-their answers rests on a target.
+questions, or the sources, that it was requested for (`core.calls`). A reply requested for sources is kept if
+none of these sources is a target. A reply requested for questions is kept if each of these questions has a
+stored answer by the recorded recipe, and none of these answers rests on a target.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Forgetting:
 
 def find_target(store: Store, given: str) -> Target:
     """Resolves a name: the id of a question or source, the id or path of a document, or a url. Also searches
-    older table versions, since a release may name them. A name that was forgotten before resolves by its
-    tombstone. Raises DataError if nothing has the name, and DataError if documents of several folders share
+    older table versions, since a release may name them. A forgotten name resolves by its tombstone, a record
+    of digests. Raises DataError if nothing has the name, and DataError if documents of several folders share
     it."""
     if _find_row(store, "questions", "id", [given]):
         return Target("question", given, questions=(given,))
@@ -139,7 +139,8 @@ def _find_page(store: Store, url: str) -> Target | None:
 
 
 def named_versions(store: Store) -> dict[str, set[int]]:
-    """Maps each table to its newest version, and those that releases, last runs and living readers name."""
+    """Maps each table to the versions that may be read: the newest, and those that releases, the last runs of
+    recipes, and living processes name."""
     last, read, found = roots(store).last, read_now(store.files), dict[str, set[int]]()
     for table in tables(store):
         named = {*tagged(store, table).values(), *read.get(table, ())}
@@ -149,7 +150,7 @@ def named_versions(store: Store) -> dict[str, set[int]]:
 
 
 def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: Collection[str]) -> list[str]:
-    """Lists ids of the releases to end: their tables hold rows that go, or they name one of the adapters."""
+    """Lists ids of the releases to end: they have tables with rows to remove, or name one of the adapters."""
     held = {(table, v) for table, found in holding(store, gone, named).items() for v in found}
     ended = [r.id for r in roots(store).releases if not held.isdisjoint(r.tables.items())]
     ended += [r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters)]
@@ -157,7 +158,8 @@ def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: C
 
 
 def check_readers(store: Store, gone: Gone) -> None:
-    """Raises StoreError if a living process reads rows that go and follows no release."""
+    """Raises StoreError if a living process reads rows to be removed. A process that follows the live release
+    pins no versions, so it does not count."""
     read = {table: versions for table, versions in read_now(store.files).items() if store.has(table)}
     for table, held in holding(store, gone, read).items():
         if held:
@@ -168,7 +170,7 @@ def check_readers(store: Store, gone: Gone) -> None:
 
 
 def find(store: Store, targets: Sequence[Target], named: Mapping[str, Collection[int]]) -> Gone:
-    """Collects the ids of all rows that rest on the targets, in the `named` versions. Skips adapters."""
+    """Collects the ids of all rows that rest on the targets in the `named` table versions; no adapters."""
     fields = ("sources", "urls", "documents", "questions")
     start: dict[str, Any] = {f: tuple(sorted({x for t in targets for x in getattr(t, f)})) for f in fields}
     return _Search(store, named, Gone(**start)).gone()
@@ -183,7 +185,7 @@ class _Search:
     start: Gone  # the targets, and nothing that rests on them
 
     def gone(self) -> Gone:
-        """Returns the ids of all rows that go, and the questions whose cached replies are kept (`safe`)."""
+        """Returns the ids of all rows to remove, and the questions whose cached replies are kept (`safe`)."""
         start = self.start
         same = {d["id"] for d in self._rows("documents", "id", "source") if d["source"] in start.sources}
         documents = same.union(start.documents)
@@ -259,40 +261,45 @@ class _Search:
     def _vector_and_score_keys(
         self, asked: Collection[str], passages: Sequence[str], replies: Mapping[str, Collection[Any]]
     ) -> dict[str, set[Any]]:
-        """Maps each memo table of vectors or scores to its keys that go. These are keys of target texts, and
-        of texts written by a reply that goes: a search text (`hyde`), or a chunk with a note on its place
-        (`embed_contextual`). `asked`: queries that were scored with passages of the target sources."""
+        """Maps each memo table of vectors or scores to its keys to remove. These are keys of target texts,
+        and of texts from a reply to be removed: a search text (`hyde`), or a chunk with a note on its place
+        (`embed_contextual`). `asked`: texts of the questions with answers to remove, which may have been
+        scored with `passages`. `replies`: memo table of replies -> keys to remove."""
         kinds = {table: table.partition("-") for table in memo_tables(self.store)}
         vectors = {table: identity for table, (kind, _, identity) in kinds.items() if kind == "embeddings"}
-        found: dict[str, set[Any]] = {table: set() for table in vectors}
+        keys_of: dict[str, set[Any]] = {table: set() for table in vectors}
 
         def search(queries: Sequence[str], texts: Sequence[str]) -> None:
             for table, identity in vectors.items():
                 keys = vector_keys(identity, "query", queries) + vector_keys(identity, "passage", texts)
-                found[table] |= lookup(self.store, MemoTable(table), sorted(keys))
+                keys_of[table] |= lookup(self.store, MemoTable(table), sorted(keys))
 
         own = [q["text"] for q in self._rows("questions", "id", "text") if q["id"] in self.start.questions]
         search(own, passages)
         pairs = [(query, passage) for query in asked for passage in passages]
         for table, (kind, _, identity) in kinds.items():
             if kind == "scores":
-                found[table] = lookup(self.store, MemoTable(table), sorted(score_keys(identity, pairs)))
+                keys_of[table] = lookup(self.store, MemoTable(table), sorted(score_keys(identity, pairs)))
         for table, keys in replies.items() if vectors else ():
-            said = set[str]()
+            reply_texts = set[str]()
             for row in self._rows(table, "key", "text"):
                 if row["key"] not in keys:
                     continue
                 with suppress(UnreadableReply):  # such a reply was never embedded
-                    said.add(read_text(answer_of(row["text"])).text)
-                if len(said) * (1 + len(passages)) >= KEYS:
-                    search([*said], [placed(place, passage) for place in said for passage in passages])
-                    said.clear()
-            search([*said], [placed(place, passage) for place in said for passage in passages])
-        return found
+                    reply_texts.add(read_text(answer_of(row["text"])).text)
+                if len(reply_texts) * (1 + len(passages)) >= KEYS:
+                    search(
+                        [*reply_texts],
+                        [placed(place, passage) for place in reply_texts for passage in passages],
+                    )
+                    reply_texts.clear()
+            search([*reply_texts], [placed(place, passage) for place in reply_texts for passage in passages])
+        return keys_of
 
     def _reply_keys(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
-        """Maps each memo table of replies to its keys that go. A reply goes if it names no source and no
-        question, if one of its sources is a target, or if one of its questions is not in `safe`."""
+        """Maps each memo table of replies to its keys to remove. A reply is removed if it records no source
+        and no question, if one of its sources is a target, or if one of its questions is not in `safe`.
+        `safe`: recipe -> questions whose replies are kept."""
 
         def stays(row: Mapping[str, Any]) -> bool:
             if row["recipe"] == OF_SOURCES:

@@ -1,7 +1,8 @@
 """Gates: conditions that a finished run must meet before it answers live questions.
 
-A gate on a share must hold at the unfavourable end of the confidence interval, so luck with few questions
-does not pass it. Relative gates compare a run with another one: `better`, `not-worse`, `not-worse:0.01`.
+A gate on a measure, such as `score>=0.1`, must hold at the unfavourable end of the confidence interval, so
+luck with few questions does not pass it. For a gate with `==` or on a count, the number itself decides.
+Relative gates compare a run with another run: `better`, `not-worse`, `not-worse:0.01`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from raypipe.metrics.paired_tests import FEWEST_GROUPS, MARGIN, Interval, rate_i
 from raypipe.runs.record import Run
 
 MIN_SCORED = 0.95
-"""Least share of a run's questions that must be scored, for a gate on a share such as `score>=0.1`. A score
-over 1 of 4 questions tells nothing about the other three."""
+"""Least share of a run's questions that must be scored for a gate on a measure. A score over 1 of 4 questions
+tells nothing about the other three."""
 
 NAMED = 10  # unscored questions that a message lists, at most
 COUNTED = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
@@ -72,9 +73,11 @@ def check(
 ) -> None:
     """Raises GateFailed for the first gate that a run fails, and ConfError for an unknown metric.
 
-    A gate on a measure fails if less than `min_scored` (0..1) of the questions are scored, if they form too
-    few groups for a 95 % interval, or if the bound lies within it. A run with answers of earlier runs fails
-    every gate. `unscored`: ids of the questions without a score.
+    A gate fails if the run's number is missing or breaks the bound. A gate on a measure has three more
+    conditions. At least `min_scored` (0..1) of the questions are scored; their groups suffice for a 95 %
+    interval; and the unfavourable end of the interval meets the bound, except for `==`. A run with answers
+    kept from earlier runs fails every gate. `unscored`: ids of the questions without a score, for the
+    message.
     """
     if gates and record.kept:
         raise GateFailed(
@@ -126,7 +129,8 @@ def check(
 
 
 def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int]:
-    """Returns the interval and value of a share, the number of scored questions, and the number of all."""
+    """Returns the interval (None: too few groups), the value, and the numbers of scored and of all questions
+    for the measure of a gate."""
     if (m := record.measure(gate.metric)) is not None:
         return m.interval, m.mean or 0.0, m.scored, m.of
     assert record.score is not None

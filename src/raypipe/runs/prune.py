@@ -1,15 +1,19 @@
 """Prune: removal of all that no release, no recipe and no citation names.
 
-It keeps the tables that releases in the history, the last finished run of each recipe, or an endpoint uses.
-It also keeps tables that no finished run ever named, since an unfinished run may need them. An adapter goes
-once none of the kept runs and releases names it.
+`release.roots` collects what the store has and what must remain, its roots:
 
-Anything else of an older run can be computed again from the sources, except replies of language models. Those
-were paid for, and go only if the user names the model. Replies of a graph's server go once their period is
-over, since no run requests them again. Checkpoints of a training go if no process works on it and it is older
-than versions are kept. Tagged versions always stay readable.
+- `runs`: all finished runs; `last`: the last run of each recipe file, a root.
+- `releases`: all releases; `released`: those in the history or just rolled back, roots.
+- `named`: tables that a root names or a living process reads; `ever_named`: tables of any run or release.
 
-Each removal can be repeated: after a kill, the next prune removes the rest.
+A table is removed if it is in `ever_named` and not in `named`. A table that no finished run named remains,
+since an unfinished run may need it. Memo tables with replies of language models remain, too, since they were
+paid for: only `--replies MODEL` removes them. Everything else can be computed again from the sources.
+
+An adapter is removed if an older run or release names it and no root does. Cached replies of a graph's server
+are removed after their refresh period, since no run looks them up again. Checkpoints of a training are
+removed if no process works on the training and their newest file is older than `kept`. Tagged versions always
+stay readable. Each removal can be repeated: after a kill, the next prune removes the rest.
 """
 
 from __future__ import annotations
@@ -71,10 +75,11 @@ def prune(
 ) -> list[Removal]:
     """Lists all that nothing names and, unless `dry_run`, removes it. Then compacts tables, and removes
     versions older than `kept` that no process reads and no tag protects. `abandoned`: names of unfinished
-    work to give up, or their beginnings; `replies`: names of language models whose replies go.
+    work to give up, or their beginnings. `replies`: names of language models whose replies are removed.
 
-    Raises StoreError if another driver works on the store, StoreError if unfinished work remains, and
-    ConfError if a name matches nothing.
+    Raises StoreError if another driver works on the store. Raises StoreError if unfinished work remains,
+    except in a dry run. Raises ConfError if a name in `abandoned` matches no work or several, and as
+    `replies_given_up` does.
     """
     with store.lease("driver", "prune"):
         work = [matching(keep.unfinished(store), name) for name in abandoned]
@@ -87,60 +92,63 @@ def prune(
                     "may need what would be deleted. Run the same command again to its end, or give it up: "
                     f"`raypipe prune --abandon {left[0]}`"
                 )
-            now, kept_by = clock(), release.roots(store)
-            found = list(_found(store, kept_by, now, kept, replies))
+            now, roots = clock(), release.roots(store)
+            removals = list(_removals(store, roots, now, kept, replies))
             if not dry_run:
-                _remove(store, kept_by, found, now, kept)
-    return [*(Removal("work", name, 0) for name in work), *found]
+                _remove(store, roots, removals, now, kept)
+    return [*(Removal("work", name, 0) for name in work), *removals]
 
 
 def matching(names: Sequence[str], begin: str) -> str:
     """Returns the only name that begins with `begin`. Raises ConfError if none or several do."""
-    found = [name for name in names if name.startswith(begin)]
-    if len(found) != 1:
-        listed = ", ".join(found or names) or "nothing is unfinished"
+    matches = [name for name in names if name.startswith(begin)]
+    if len(matches) != 1:
+        listed = ", ".join(matches or names) or "nothing is unfinished"
         raise ConfError(
             f"--abandon {begin!r}: expected the name (or its beginning) of one unfinished work; {listed}"
         )
-    return found[0]
+    return matches[0]
 
 
-def _found(
-    store: Store, kept: release.Roots, now: float, young: timedelta, replies: Collection[str]
+def _removals(
+    store: Store, roots: release.Roots, now: float, min_age: timedelta, replies: Collection[str]
 ) -> Iterator[Removal]:
-    ids, kept_ids = {r.id for r in kept.releases}, {r.id for r in kept.released}
-    yield from (Removal("release", r.id, len(r.tables)) for r in kept.releases if r.id not in kept_ids)
-    here = keep.tables(store)
-    orphans = Counter(name for table in here for name in keep.tagged(store, table) if name not in ids)
+    ids, kept_ids = {r.id for r in roots.releases}, {r.id for r in roots.released}
+    yield from (Removal("release", r.id, len(r.tables)) for r in roots.releases if r.id not in kept_ids)
+    tables = keep.tables(store)
+    orphans = Counter(name for table in tables for name in keep.tagged(store, table) if name not in ids)
     yield from (Removal("tag", name, n) for name, n in sorted(orphans.items()))
-    paid = {table for table, _ in release.replies_named(kept.runs, kept.releases)} - replies_given_up(
-        kept, replies
+    paid = {table for table, _ in release.replies_named(roots.runs, roots.releases)} - replies_given_up(
+        roots, replies
     )
-    gone = [t for t in here if "-" in t and t in kept.ever_named - kept.named - paid]
-    yield from (Removal("table", table, store.count(table)) for table in gone)
+    # With "-": tables named by a digest. Others, such as `questions`, always remain.
+    dropped = [t for t in tables if "-" in t and t in roots.ever_named - roots.named - paid]
+    yield from (Removal("table", table, store.count(table)) for table in dropped)
     digests = (
-        {r.digest for r in kept.runs} - {r.digest for r in kept.last} - {r.digest for r in kept.released}
+        {r.digest for r in roots.runs} - {r.digest for r in roots.last} - {r.digest for r in roots.released}
     )
     for digest in sorted(digests):
         if rows := store.count("answers", f"recipe = X'{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in sorted(release.request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
+    for table in sorted(release.request_tables(roots.runs, roots.releases) & set(tables) - set(dropped)):
         if over := _ended(store, table, now):
             yield Removal("replies", table, len(over))
     if sources := uncited(store):
         yield Removal("sources", "cited by no question and no document", len(sources))
-    left = {t for t in here if t not in gone}
-    older = [r for r in kept.older() if not (release.tables_named([r], []) & left) - kept.named]
+    remaining = {t for t in tables if t not in dropped}
+    older = [r for r in roots.older() if not (release.tables_named([r], []) & remaining) - roots.named]
     yield from (Removal("run", r.run, r.questions) for r in older)
-    if faults := old_faults(store, left, older):
+    if faults := old_faults(store, remaining, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
-    trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, young.total_seconds())
+    trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, min_age.total_seconds())
     # Adapters that some run or release names, but no root.
-    ended = release.adapters_named(kept.runs, kept.releases) - release.adapters_named(
-        kept.last, kept.released
+    ended = release.adapters_named(roots.runs, roots.releases) - release.adapters_named(
+        roots.last, roots.released
     )
-    known = {n: adapters.adapter_recipe(store.files, n) for n in adapters.adapter_names(store.files)}
-    given_up = [n for n, made in known.items() if str(made.get("adapter", "")) in ended]
+    adapter_recipes = {
+        n: adapters.adapter_recipe(store.files, n) for n in adapters.adapter_names(store.files)
+    }
+    given_up = [n for n, made in adapter_recipes.items() if str(made.get("adapter", "")) in ended]
     yield from (Removal("adapter", n, 0) for n in (*given_up, *parts_of_adapters))
     yield from (Removal("training", name, 0) for name in trainings)
     if parts := keep.staged(store):
@@ -148,8 +156,8 @@ def _found(
 
 
 def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
-    """Returns the memo tables with the replies of some language models, given by name. Raises ConfError if no
-    run names a model, and ConfError if a root names it."""
+    """Returns the memo tables with replies of these language models, without the tables that a root names.
+    Raises ConfError if no run or release names a model, and ConfError if roots name all of its tables."""
     named = defaultdict[str, set[str]](set)
     for table, name in release.replies_named(found.runs, found.releases):
         named[name].add(table)
@@ -157,24 +165,25 @@ def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
     for name in models:
         if name not in named:
             raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
-        if not (free := named[name] - found.named):
+        if not (unnamed := named[name] - found.named):
             raise ConfError(
                 f"--replies {name!r}: expected a model that is no longer in use; a release or the last run "
                 "of a recipe names it, and would call it again"
             )
-        tables |= free
+        tables |= unnamed
     return tables
 
 
 def _ended(store: Store, table: str, now: float) -> list[str]:
-    """Returns the keys of expired replies, which no run requests."""
+    """Returns the keys of expired replies, which no run looks up."""
+    # "@" in a key precedes the refresh period of the reply (`memo.request_key`).
     keys = store.scan(table, columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
     return [k for k in keys if expired(k, now)]
 
 
 def uncited(store: Store) -> list[str]:
-    """Lists sources that no stored question or document cites; none if a question searches the whole
-    store."""
+    """Lists the ids of sources that no stored question or document cites. Returns none if some question has
+    no citations, since it searches the whole store."""
     cited = set(id_texts(store.scan("documents", ["source"])["source"]))
     for batch in store.batches("questions", ["citations"]):
         column = batch["citations"]
@@ -186,9 +195,9 @@ def uncited(store: Store) -> list[str]:
 
 
 def _remove(
-    store: Store, kept: release.Roots, found: Sequence[Removal], now: float, young: timedelta
+    store: Store, roots: release.Roots, removals: Sequence[Removal], now: float, min_age: timedelta
 ) -> None:
-    names = {kind: [r.name for r in found if r.kind == kind] for kind in KINDS}
+    names = {kind: [r.name for r in removals if r.kind == kind] for kind in KINDS}
     for name in names["release"]:
         release.forget(store, name)
     for name in names["tag"]:
@@ -203,16 +212,16 @@ def _remove(
     if names["answers"]:
         store.forget("answers", "recipe", names["answers"])
     if names["sources"]:
-        gone = uncited(store)
+        uncited_ids = uncited(store)
         for table in (t for t in keep.tables(store) if t.startswith(OF_SOURCES)):
-            store.forget(table, "source", gone)
-        store.forget("sources", "id", gone)  # last: after a kill the next prune finds the rest by them
+            store.forget(table, "source", uncited_ids)
+        store.forget("sources", "id", uncited_ids)  # last: after a kill the next prune finds the rest by them
     for name in names["adapter"]:
         adapters.remove_adapter(store.files, name)
     for training in names["training"]:
         with adapters.training_lease(store.files, training, "prune"):
             adapters.remove_training(store.files, training)
-    older = [r for r in kept.runs if r.run in names["run"]]
+    older = [r for r in roots.runs if r.run in names["run"]]
     for where in filters("_rowid", old_faults(store, set(keep.tables(store)), older)):
         store.dataset("faults").delete(where)
     for run in older:
@@ -225,8 +234,8 @@ def _remove(
     for table in keep.tables(store):  # now remove old versions, and files that no version names
         keep.compact(store, table)
         store.index(table)
-        named = {r.tables[table] for r in kept.last if table in r.tables}  # may still be promoted
-        keep.clean(store, table, named | read.get(table, set()), young)
+        named = {r.tables[table] for r in roots.last if table in r.tables}  # may still be promoted
+        keep.clean(store, table, named | read.get(table, set()), min_age)
         keep.free_table(store, table)
 
 
@@ -234,15 +243,18 @@ READS = ("ingest", "files")  # values of `run` in faults of files, which belong 
 
 
 def old_faults(store: Store, tables: Collection[str], gone: Iterable[Run]) -> list[int]:
-    """Returns the row ids of faults that do not matter any more. A source's fault matters while its table
-    stays and lacks the source. A question's fault matters while its answer is missing and its run stays. A
-    line's fault matters while the note of its file exists. `tables`: those that stay; `gone`: runs that
-    go."""
+    """Returns the row ids of faults that do not matter any more. A fault's `digest` tells its kind.
+
+    A table's name, such as `texts-...`: a source failed. It matters while that table remains and lacks the
+    source. An answer's key: a question failed. It matters while the answer is missing and its run remains.
+    With a `run` in READS, a line or file could not be read. It matters while the note of the files exists.
+    `tables`: remaining tables; `gone`: runs to be removed."""
     rows = store.scan("faults", columns=["id", "digest", "run"], with_row_id=True).to_pylist()
     if not rows:
         return []
     notes = {name.partition(".")[0] for name in store.files.names(INGESTED)}
     forgotten = {k.key for r in gone for k in answer_keys(store, r.run).values()}
+    # Only the name of a table has a "-", an answer's key has none.
     asked = {r["digest"] for r in rows if "-" not in r["digest"] and r["run"] not in READS}
     forgotten |= asked - set(store.missing("answers", "key", sorted(asked)))
     of_table: dict[str, set[str]] = {}

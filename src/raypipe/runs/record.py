@@ -1,7 +1,8 @@
-"""Record of a finished run, written once and last: pages, plans, releases, comparisons read it.
+"""Record of a finished run, written once, after the run's other files.
 
-It is a JSON file in the run's own folder and another in the store, where the keys of the run's answers are
-kept, too. `stage_records` describes the recipe in it. Does not depend on how a run is made.
+The record is a JSON file in the run's folder, with a copy in the store. The store also holds the keys of the
+run's answers. Reports, plans, releases and comparisons read the record. `stage_records` describes the stages
+and models in it, `run_parts` their work and cost. Does not depend on how a run is made.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from raypipe.store.files import ANSWER_KEYS, RECORDS
 class Origin:
     """Code, machine and Ray job of a run, as far as they are known. Part of no digest."""
 
-    commit: str = ""  # of the code, with -dirty if files differ; "": no checkout
+    commit: str = ""  # commit of the code, with -dirty if files differ; "": no checkout
     packages: Mapping[str, str] = field(default_factory=dict)  # name -> version
     host: str = ""
-    chip: str = ""  # of that host: its GPUs, or its CPU if it has none; "": not known
+    chip: str = ""  # the host's GPUs, or its CPU if it has no GPU; "": not known
     ray_submission: str = ""  # id of the submitted Ray job; "": none
-    ray_metadata: Mapping[str, str] = field(default_factory=dict)  # of the submitted Ray job
+    ray_metadata: Mapping[str, str] = field(default_factory=dict)  # metadata of the submitted Ray job
 
 
 class Run(BaseModel):
@@ -55,10 +56,10 @@ class Run(BaseModel):
     started: float  # seconds since the epoch
     finished: float
     seconds: float = 0.0  # wall time from the start of the command until this record
-    clock: Mapping[str, float] = {}  # part of the command -> its seconds (`counters.PARTS`); they add up
+    clock: Mapping[str, float] = {}  # part of the command (`counters.PARTS`) -> its share of `seconds`
 
     # The recipe, and where it ran.
-    digest: str  # of the recipe
+    digest: str  # digest of the recipe
     recipe: Mapping[str, Any]  # the whole recipe, by recipes.serialize.to_plain
     stages: tuple[StageRecord, ...]
     models: tuple[ModelRecord, ...]
@@ -73,27 +74,28 @@ class Run(BaseModel):
     without_truth: int = 0  # questions that cannot be scored: the dataset has no answer
     snapshot: str  # digest of everything searchable in the store
     tables: Mapping[str, int]  # name -> version that the run read
-    memo: Mapping[str, int]  # table -> version before the run: this run computed none of its values
+    memo: Mapping[str, int]  # memo table -> version before the run, with values of earlier runs only
     citations: int = 0
     distinct_pages: int = 0  # non-empty pages, equal ones counted once
     empty_pages: int = 0  # citations without a page
     chunks: int = 0
-    pages_compared: int = 0  # parsed a second time by the reference parser
+    pages_compared: int = 0  # pages that the reference parser parsed, too
     parser_fallbacks: int = 0  # pages that the fast parser left to the reference parser
     normalized: Mapping[str, int] = {}  # correction made while reading the data -> times
-    replaced: tuple[run_parts.ReplacedRows, ...] = ()  # when files were read
+    replaced: tuple[run_parts.ReplacedRows, ...] = ()  # stored rows that the files read by this run replaced
     oracle: Literal["passages", "answer", "labels", ""] = ""
-    """Stages with golds as results: passages or answer; labels: one stage, for training labels; "": none."""
-    kept: Mapping[str, int] = {}  # earlier run -> its answers that --only-new kept
-    oracle_golds: int = 0  # questions with such golds; the others ran as usual
+    """Golds in the place of a stage's output. passages: of the ranking. answer: of the replies. labels: of
+    one stage, to make training labels. "": none."""
+    kept: Mapping[str, int] = {}  # earlier run -> number of its answers that --only-new kept
+    oracle_golds: int = 0  # questions whose golds replaced an output; the other questions ran as usual
 
     # The work.
     steps: tuple[run_parts.StepLine, ...]  # corpus steps, then question steps, in recipe order
     faults: tuple[run_parts.FaultCount, ...]
     cost: run_parts.CostReport | None = None  # None: not counted
-    resumed: int = 0  # parts computed by earlier, stopped attempts; the steps count them
+    resumed: int = 0  # parts (rows of one task) computed by earlier, stopped attempts; `steps` include them
     memo_damaged: int = 0  # damaged tables and files of the memo; needed values were computed again
-    cut_replies: tuple[run_parts.CutReplies, ...] = ()  # of each step with cut replies
+    cut_replies: tuple[run_parts.CutReplies, ...] = ()  # one for each step with cut replies
     answer_cut: run_parts.AnswerCut | None = None  # None: answers have no limit
     flips: run_parts.FlipRate | None = None  # None: no engine, or its replies do not depend on the batch
     ann: tuple[AnnRecall, ...] = ()  # recall of the approximate indexes searched
@@ -104,7 +106,7 @@ class Run(BaseModel):
     """right, wrong, i don't know, not scored -> questions with a gold. Empty for rankings."""
     lead: str = ""  # the measure that the report begins with
     measures: tuple[MeasureSummary, ...] = ()  # in the order that the kind defines
-    measure_slices: tuple[MeasureSlice, ...] = ()  # of the lead measure
+    measure_slices: tuple[MeasureSlice, ...] = ()  # slices of the lead measure
     blocks: tuple[str, ...] = ()  # parts of the report that the kind shows, such as measures or verdicts
     by_rule: RuleScore | None = None  # None: no rule scores this kind
     judge: run_parts.JudgeLine | None = None  # None: the run had no judge
@@ -114,7 +116,7 @@ class Run(BaseModel):
     fits: tuple[run_parts.FitLine, ...] = ()  # fitted numbers and adapters of the recipe
     unseen: MeasureSummary | None = None  # lead measure of questions unseen by fits; None: all are unseen
     routing: Routing | None = None  # routers and calls against golds; None: not computed
-    calibration: CalibrationReport | None = None  # of stated confidence; None: too few answers state one
+    calibration: CalibrationReport | None = None  # calibration of stated confidence; None: too few states
     prompt_injection: PromptInjection | None = None  # None: the recipe has no language model
 
     @property
@@ -164,18 +166,19 @@ class AnswerKey:
     """Key and verdict of a question's answer in a run."""
 
     question: str  # id
-    key: str  # recipe_tables.answer_key
-    row: str  # recipe.row_key
+    key: str  # digest of recipe, question, evidence and missing evidence (recipe_tables.answer_key)
+    row: str  # digest of the question and its evidence (recipe.row_key)
     reused: bool  # True: the answer was stored before the run began
     absent: str = ""  # digest of the missing evidence (AnswerSources.absent); "": none
-    verdict: str | None = None  # by metrics.crag_rules; None: the dataset has no answer
-    measures: Mapping[str, float] | None = None  # by the kind of the data; None: there is no gold
+    verdict: str | None = None  # verdict by metrics.crag_rules; None: no gold answer
+    measures: Mapping[str, float] | None = None  # values of the measures; None: there is no gold
     kept: str = ""  # earlier run whose answer was kept on purpose; "": this run's recipe answered
 
 
 def reason(old: Run | None, new: StageRecord, own: Mapping[str, Difference]) -> str:
-    """Returns why a stage computes a row again that an earlier run had: model, prompt, parameter, version or
-    upstream; "row" if nothing that the stage depends on differs. `own`: stage -> its difference."""
+    """Returns the reason why a stage computes a row that an earlier run had: model, prompt, parameter,
+    version, or upstream for a difference in an earlier stage. Returns "row" if nothing differs, or if `old`
+    is None. `own`: stage -> difference of this stage itself from run `old`."""
     if new.name in own:
         return own[new.name].kind
     before = old.stage(new.name) if old else None
@@ -218,8 +221,8 @@ _KEYS = pa.schema(
 
 
 def read(folder: Path) -> Run:
-    """Reads the record from a run's folder. Raises DataError if there is none, as the run did not finish, and
-    DataError if it cannot be read."""
+    """Reads the record from a run's folder. Raises DataError if the folder has no record, since the run did
+    not finish, and DataError if the record cannot be read."""
     path = run_parts.RunFolder(folder).record
     try:
         text = path.read_text(encoding="utf-8")
@@ -257,7 +260,7 @@ def _stored(store: Store, name: str) -> Run | None:
 
 
 def remove(store: Store, run: str) -> None:
-    """Removes a run's record, then the keys of its answers: a writer writes them in the other order."""
+    """Removes a run's record from the store, then the keys of its answers. So no record lacks its keys."""
     for name in store.files.names(RECORDS):
         if name.endswith(f"-{run}.json"):
             store.files.remove(f"{RECORDS}/{name}")

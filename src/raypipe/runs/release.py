@@ -4,10 +4,10 @@ A release is a file that never changes: the whole recipe, and the table versions
 protected by a tag. `live` is a small file, replaced atomically after everything else is in place, so a reader
 sees either the old or the new release.
 
-Roots are the last run of each recipe file, the releases of the history, and tables that a process reads now.
-A prune keeps the tables, and the memo tables of models and graphs, that they name; it may remove everything
-else. The number in a record's name tells which run of a recipe is the last; clocks play no part. Reads
-records and the store; runs nothing.
+Roots are the last run of each recipe file, the releases of the history, those rolled back since the last
+promotion, and tables that a process reads now. A prune keeps every table that a root names, memo tables of
+models and graphs included. It may remove any other table that a run once named. The number in a record's file
+name tells which run of a recipe is the last; clocks play no part. Reads records and the store; runs nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Release:
     digest: str  # digest of the recipe
     recipe: Mapping[str, Any]  # recipes.serialize.to_plain
     tables: Mapping[str, int]  # name -> version, each tagged with the id
-    score: CragScore | None  # by the run's rule; None: the run has none
+    score: CragScore | None  # by the run's rule; None: no rule scores the run
     gates: tuple[str, ...]  # texts of the passed gates
     promoted: float  # seconds since the epoch
     lead: MeasureSummary | None = None  # the measure that the run's report begins with
@@ -87,12 +87,13 @@ def promote(
 ) -> Release:
     """Makes a finished run the live release. Does nothing if the run is live already.
 
-    `gates` are bounds on the run's own numbers. `passed` names the gates that compared it with a release and
-    that it has passed; `against` is that release.
+    `gates` are bounds on the run's own numbers. `passed`: texts of further gates, which compared the run with
+    the release `against` and held.
 
-    Raises GateFailed if a gate fails, or if `against` is given and is not live any more; ConfError for a run
-    whose stage was replaced by gold answers, or a recipe that this raypipe would compute differently;
-    StoreError if a table version that the run searched is missing. The live release then stays.
+    Raises GateFailed if a gate fails, or if `against` is given and is not live any more. Raises ConfError for
+    a run in which golds replaced a stage, for a gate on an unknown metric, and for a recipe that this raypipe
+    would compute differently. Raises StoreError if a table version that the run searched is missing. After an
+    error, the live release is the same as before.
     """
     if record.oracle:
         why = f"is an oracle run: golds replaced its {record.oracle}"
@@ -137,8 +138,8 @@ def promote(
 
 
 def rollback(store: Store) -> Release:
-    """Makes the previous release live again. Raises ConfError if there is none or its file is missing;
-    the live release then stays."""
+    """Makes the previous release of the history live again. Raises ConfError if the history has no previous
+    release, or if the file of that release is missing."""
     with store.lease("release", "rollback"):
         ids = history(store)
         if len(ids) < 2:
@@ -149,19 +150,19 @@ def rollback(store: Store) -> Release:
 
 
 def live(store: Store) -> Release | None:
-    """Returns the live release; None before the first promotion."""
+    """Returns the live release; None if the history is empty, as before the first promotion."""
     return release_of(store, ids[-1]) if (ids := history(store)) else None
 
 
 def live_now(store: Store) -> Release:
-    """Returns the live release. Raises ConfError before the first promotion."""
+    """Returns the live release. Raises ConfError if no release is live."""
     if (found := live(store)) is None:
         raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
     return found
 
 
 def releases(store: Store) -> list[Release]:
-    """Lists all kept releases, oldest first, with those that were rolled back."""
+    """Lists all stored releases, oldest first, including releases that were rolled back."""
     return [release_of(store, id) for id in _ids(store)]
 
 
@@ -179,8 +180,8 @@ def forget(store: Store, id: str) -> None:
 
 
 def end_releases(store: Store, ids: Collection[str]) -> bool:
-    """Ends and removes releases. The newest one that remains in the history becomes live, or none. Returns
-    whether the live release changed. Does nothing when called again."""
+    """Removes releases, also from the history. The newest remaining release of the history becomes live; if
+    none remains, no release is live. Returns whether the live release changed."""
     before = history(store)
     after = tuple(id for id in before if id not in ids)
     if not after:
@@ -221,11 +222,11 @@ class ReleaseLine:
     id: str
     live: bool
     run: str
-    recipe: str  # its name
-    digest: str  # of the recipe
-    score: float | None  # by the run's rule; None: the run has none
+    recipe: str  # name of the recipe
+    digest: str  # digest of the recipe
+    score: float | None  # by the run's rule; None: no rule scores the run
     scored: int  # scored questions
-    questions: int  # questions with a gold
+    questions: int  # questions with a gold, scored or not
     measure: MeasureSummary | None  # the measure that the run's report begins with
     seen: int  # scored questions that a fit or adapter of its recipe has seen
     gates: tuple[str, ...]  # texts of the passed gates
@@ -257,17 +258,19 @@ EVERY_RUN = 1_000_000  # more runs than a store has
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The finished runs and releases of a store, and those of them that protect tables from a prune."""
+    """The finished runs and releases of a store. `last` and `released` are roots: a prune keeps the tables
+    that they name."""
 
     runs: tuple[Run, ...]  # all finished runs, newest first
-    last: tuple[Run, ...]  # the last run of each recipe
-    releases: tuple[Release, ...]  # all
-    released: tuple[Release, ...]  # in the history, or rolled back since the last promotion
-    named: frozenset[str]  # tables that a root names
-    ever_named: frozenset[str]  # tables that any run or release named, root or not
+    last: tuple[Run, ...]  # the last run of each recipe file (`last_of_each`)
+    releases: tuple[Release, ...]  # all stored releases, oldest first
+    released: tuple[Release, ...]  # releases in the history, or rolled back since the last promotion
+    named: frozenset[str]  # tables that a root names, or that a living process reads
+    ever_named: frozenset[str]  # tables that any run or release names, root or not
 
     def older(self) -> list[Run]:
-        """Lists the runs that are no root, and that are too old for a plan or comparison to read."""
+        """Lists the runs that may be removed: not in `last`, not promoted to a release in `released`, and too
+        old for a plan or comparison to read."""
         kept = {r.run for r in (*self.last, *self.runs[:LOOKED_BACK])} | {r.run for r in self.released}
         return [r for r in self.runs if r.run not in kept]
 
@@ -298,7 +301,7 @@ def last_of_each(runs: Sequence[Run]) -> list[Run]:
 
 
 def tables_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
-    """Returns the tables that runs and releases name: corpus tables, and memo tables of models and graphs."""
+    """Returns the tables that runs and releases read, and the memo tables of their models and graphs."""
     runs, released = list(runs), list(released)
     found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
     identities = {m.identity for r in runs for m in r.models}
@@ -321,7 +324,7 @@ def _models(released: Iterable[Release]) -> list[Model]:
 
 
 def adapters_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
-    """Returns the identities of the adapters in the models of runs and releases."""
+    """Returns the identities of the adapters of the models that runs and releases name."""
     models = (m for recipe in _recipes(runs, released) for m in fields_of(recipe, Model))
     return {identity for m in models for _, identity in m["adapters"]}
 
@@ -331,6 +334,6 @@ def _recipes(runs: Iterable[Run], released: Iterable[Release]) -> list[Mapping[s
 
 
 def request_tables(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
-    """Returns the memo tables of the replies that servers, such as a graph's, gave runs and releases."""
+    """Returns the memo tables with replies of servers, such as a graph's, that runs and releases name."""
     references = (ref for recipe in _recipes(runs, released) for ref in references_in(recipe))
     return {request_replies_of(ref["version"]).name for ref in references}

@@ -1,6 +1,7 @@
-"""Parts of a run's record (`record.Run`): work and cost of its steps, judge and fits; and a run's files.
+"""Parts of a run's record (`record.Run`), and the paths of a run's files.
 
-Imports nothing heavy, so that a file of predictions can be scored without Arrow.
+The parts describe the work and cost of steps and judge, faults, fits and cut replies. Imports nothing heavy,
+so that a file of predictions can be scored without Arrow.
 """
 
 from __future__ import annotations
@@ -10,30 +11,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-JSON_FORMAT = 1  # of all output that commands print for programs: docs/schemas
+JSON_FORMAT = 1  # format of all output that commands print for programs: docs/schemas
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Estimated cost of a run, by its plan. Ranges are (lowest, highest)."""
 
-    calls: tuple[float, float] | None  # to models and graphs; None: not known
+    calls: tuple[float, float] | None  # calls to models and graphs; None: not known
     max_calls: int | None  # limit that no run exceeds; None: not known
-    tokens: tuple[float, float] | None  # of prompts and replies; None: not known
+    tokens: tuple[float, float] | None  # tokens of prompts and replies; None: not known
     hours: tuple[float, float] | None  # computing time on the clock; None: no rate was measured
-    gpu_hours: tuple[float, float] | None  # of the GPUs held during that time
-    usd: tuple[float, float] | None  # of all priced resources; None: none has a price, or it is not known
+    gpu_hours: tuple[float, float] | None  # hours of the GPUs held during that time
+    usd: tuple[float, float] | None  # price of all priced resources; None: none has a price, or not known
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Actual cost of one attempt of a run."""
 
-    calls: int  # to models and graphs
-    tokens: int  # of prompts and replies
+    calls: int  # calls to models and graphs
+    tokens: int  # tokens of prompts and replies
     hours: float  # computing time on the clock
-    gpu_hours: float  # of the GPUs held during that time
-    usd: float | None  # of all priced resources, machines by wall time; None: none has a price
+    gpu_hours: float  # hours of the GPUs held during that time
+    usd: float | None  # price of all priced resources, machines by wall time; None: no prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +51,21 @@ class StepLine:
     """Work of one step in a run."""
 
     step: str  # its name in the recipe
-    rows: int  # that reached the step, skipped ones included
+    rows: int  # rows that reached the step, skipped ones included
     planned: int | None  # call limit of the plan, at least `computed`; None: not known
     computed: int  # calls made to models or graphs; for parse and split: sources processed
     cached: int  # calls answered from the memo
     skipped: int  # rows kept out by the step's gate or by an earlier fault
     faults: int  # rows that failed in the step
     seconds: float  # wall time inside the step, summed over its actors; excludes loading models
-    prompt_tokens: int = 0  # of computed chats; cached chats cost none
+    prompt_tokens: int = 0  # tokens of prompts of computed chats; cached chats count none
     cached_tokens: int = 0  # prompt tokens found in the engine's prefix cache
-    generated_tokens: int = 0  # of the replies
+    generated_tokens: int = 0  # tokens of the replies of computed chats
     resumed: int = 0  # part of `computed` that earlier, stopped attempts did
     loading: float = 0.0  # seconds of loading models that this step called first, summed over its actors
     thought_tokens: int = 0  # generated tokens of thoughts before the answer; approximate
     expected: tuple[int, int] | None = None  # likely calls by the plan, as a range; None: not known
-    reasons: tuple[str, ...] = ()  # of the planned calls: row, model, prompt, upstream, ...
+    reasons: tuple[str, ...] = ()  # reasons of the planned calls: row, model, prompt, upstream, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class LabelLine:
     """People's verdicts on a run's answers. They outrank judges and rules."""
 
     file: str
-    labels: int  # in the file
+    labels: int  # labels in the file
     used: int  # labels that call an answer of the run right or wrong
     changed: int  # verdicts of the run that come from labels
 
@@ -101,7 +102,7 @@ class AnswerCut:
 
     tokens: int  # length limit
     tokenizer: str  # its name in models.yaml
-    weights: str  # its identity
+    weights: str  # identity of the tokenizer's files
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class FaultCount:
     transient: bool  # True: the rows are pending, and the next run tries them again
     rows: int
     recovered: bool = False  # True: another step answered the rows
-    detail: str = ""  # of the first row, such as a server's message; "": none
+    detail: str = ""  # detail of the first row's fault, such as a server's message; "": none
 
     @property
     def then(self) -> str:
@@ -128,7 +129,7 @@ class ReplacedRows:
     table: Literal["questions", "documents"]  # a gold belongs to its question
     rows: int
     ids: tuple[str, ...]  # the first ids
-    files: tuple[str, ...]  # names of earlier files that had such rows; empty: not recorded
+    files: tuple[str, ...]  # names of the files that the replaced rows came from; empty: not recorded
 
     def sentence(self) -> str:
         """Describes the replacement in a sentence, for people."""
@@ -142,16 +143,16 @@ class ReplacedRows:
 
 @dataclass(frozen=True, slots=True)
 class FitLine:
-    """Fitted numbers of a step, or an adapter, with the scored questions that the fit has seen. Scores of
-    seen questions are better than those of others would be."""
+    """A fit of a step's numbers or of an adapter, with the number of scored questions that it has seen. A
+    recipe scores better on questions that its fit has seen than on others."""
 
     step: str  # its name in the recipe, or `adapter NAME of STEP`
     data: str  # name and digest of the fit's data
     split: str  # rows of the data that the fit used
     metric: str  # the fitted measure
     recipe: str  # the recipe of the fit; "": any
-    n: int | None  # questions of the fit; None: not recorded
-    seen: int | None  # scored questions of this run among them; None: not known
+    n: int | None  # questions used for the fit; None: not recorded
+    seen: int | None  # scored questions of this run that were used for the fit; None: not known
     of: int  # all scored questions of this run
 
 
@@ -171,7 +172,7 @@ class CutReplies:
 
 @dataclass(frozen=True, slots=True)
 class FlipRate:
-    """Comparison of engines' replies: the same chats sent many at a time, and again one by one."""
+    """Rate at which engines' replies differ if the same chats are sent many at a time, and one by one."""
 
     asked: int  # replies to chats that were sent twice
     differ: int  # replies that differ the second time
@@ -210,7 +211,7 @@ class RunFolder:
     page: Path = field(init=False)  # the report for people
     changes: Path = field(init=False)  # changed answers against the earlier run
     graphs: Path = field(init=False)  # operators of each Ray Data graph, with their rows and seconds
-    timeline: Path = field(init=False)  # of each process, in Chrome's trace format; with RAY_PROFILING=1
+    timeline: Path = field(init=False)  # work of each process (Chrome's trace format); with RAY_PROFILING=1
     record: Path = field(init=False)  # `record.Run`; written last: a folder with it is complete
 
     def __post_init__(self) -> None:

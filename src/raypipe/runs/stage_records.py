@@ -32,7 +32,7 @@ class FieldRecord:
     """A field of a step at the time of a run."""
 
     kind: Kind
-    form: str  # canonical: core.digests.stable
+    form: str  # the value in canonical form (core.digests.stable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class StageRecord:
 
     half: Literal["corpus", "question"]
     name: str
-    step: str  # class; its path if it is from outside
+    step: str  # name of the step's class; path MODULE:NAME of a class from outside raypipe
     version: int
     digest: str
     chain: str  # digest of the stage and of all stages upstream (`chains`)
@@ -137,7 +137,8 @@ class Difference:
 
 
 def differences(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> dict[str, Difference]:
-    """Maps each stage that differs in itself, or was removed, to its difference. Matches stages by name."""
+    """Maps the names of stages that differ to their first difference. A stage differs if its own step or gate
+    differs, or if it was added or removed (field "step"). Matches stages by name."""
     was = {s.name: s for s in old}
     found = [_difference(was.get(s.name), s) for s in new]
     gone = [s for s in old if s.name not in {n.name for n in new}]

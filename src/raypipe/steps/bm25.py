@@ -30,23 +30,23 @@ SourceKind: TypeAlias = Literal["page", "snippet", "name"]
 class Bm25:
     """Adds the `top` best passages by BM25 to `hits`. A passage must contain a word of the query.
 
-    The statistics (idf, mean length) come from the question's own sources, so citations of other questions
-    have no influence; with `scope: all` they come from the whole store. The step does not change `order`;
-    `fuse` ranks the new hits.
+    The statistics (idf, mean length) come from the sources that the question cites, so citations of other
+    questions have no influence. With `scope: all`, or without citations, they come from the whole store. The
+    step does not change `order`, the question's ranking; `fuse` ranks the new hits.
 
     `kinds` and `among` restrict the hits but not the statistics, so a passage has the same score in every
-    such step. WeKnow (section 3.2) needs three: one finds pages, one finds snippets and names, and a third
-    searches among the hits of the other two.
+    such step. WeKnow (section 3.2) has three such steps: one finds pages, one finds snippets and names, and
+    the third searches among the hits of the first two.
     """
 
     top: int  # most passages found
-    words: str = "stems"  # an analyzer that `tokenize` ran in the corpus half
+    words: str = "stems"  # analyzer of a `tokenize` step in the recipe's corpus steps
     variant: bm25.Variant = "lucene"
     k1: float | None = None  # None: 1.2 for lucene, 1.5 for okapi
     b: float | None = None  # None: 0.75
     kinds: tuple[SourceKind, ...] = ()  # kinds of sources to search; uncited sources are pages; (): all kinds
     among: tuple[str, ...] = ()  # score names: search only hits with one of these scores; (): all passages
-    scope: Scope = "own"  # own: sources that the question cites; all: the whole store
+    scope: Scope = "own"  # own: cited sources, or the whole store if none are given; all: the whole store
     where: str = field(default="", metadata=ADDED)  # condition on the fields of sources to search; "": none
     query: str = PLAIN
     into: str = "bm25"
@@ -79,7 +79,7 @@ class Bm25:
             scoped = await scopes_of(index, questions, self.scope, self.where)
             whole = [i for i, scope in enumerate(scoped) if scope is None]
             found = await self._in_snapshot(index, [questions[i] for i in whole], [queries[i] for i in whole])
-            hits = dict(zip(whole, found, strict=False))  # none if the index keeps no postings
+            hits = dict(zip(whole, found, strict=False))  # empty if the index keeps no postings
             scopes = {i: scope for i, scope in enumerate(scoped) if i not in hits}
             pools: dict[Sources, tuple[tuple[str, ...], bm25.Bm25Corpus]] = {}
             for scope in dict.fromkeys(scopes.values()):  # one fetch and one count per batch and scope
@@ -94,9 +94,9 @@ class Bm25:
     async def _in_snapshot(
         self, index: Index, questions: list[Question], queries: list[np.ndarray]
     ) -> list[list[Hit]]:
-        """Returns the hits of questions that search the whole snapshot, computed from its postings.
+        """Returns the hits of questions that search the whole snapshot, computed from the stored postings.
 
-        Returns [] if the index keeps no postings. Memory holds one segment at a time."""
+        Returns [] if the index keeps no postings. Memory holds one segment of the postings at a time."""
         words = np.unique(np.concatenate([np.zeros(0, np.uint64), *queries]))
         tables = await index.postings(self.words, words) if questions else None
         if tables is None:
@@ -159,8 +159,8 @@ class Bm25:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenize:
-    """Adds `words_NAME` (hashes of a text's words, in order) and `starts_NAME` (the character offset of each)
-    for the analyzer NAME of `text.words`."""
+    """Adds two columns for an analyzer NAME of `text.words`: `words_NAME` holds the hashes of a text's words,
+    in order, and `starts_NAME` the character offset of each word."""
 
     words: Analyzer = "stems"
 
@@ -182,7 +182,7 @@ class Tokenize:
     def open(self, kit: Kit) -> Build:
         async def build(table: pa.Table) -> pa.Table:
             found = [None if t is None else analyse(t, self.words) for t in table["text"].to_pylist()]
-            ends = np.cumsum([0, *(0 if f is None else len(f[0]) for f in found)])  # of each row's words
+            ends = np.cumsum([0, *(0 if f is None else len(f[0]) for f in found)])  # each row's last word + 1
             offsets = pa.array(ends, pa.int32(), mask=np.array([*(f is None for f in found), False]))
             empty = (np.zeros(0, np.uint64), np.zeros(0, np.int32))
             words, starts = (np.concatenate(a) for a in zip(empty, *(f for f in found if f), strict=True))

@@ -31,33 +31,33 @@ SENTENCES = "sentences"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compress:
-    """Makes the most relevant sentences the new `order`: as many of the best as fit `tokens`.
+    """Replaces `order`, the question's ranking, by the most relevant sentences that fit `tokens` tokens.
 
     Candidates are the sentences of the first `passages` passages (`text.candidates`), reduced to the `scored`
-    sentences that share most words with the query. The ranker of `extract` orders them by `embedder` and
-    `fitted`. Instead, a generator `model` may reply with the numbers of the sentences that an answer needs,
-    the most important first. Sentences are taken in this order; one that does not fit is left out.
-    Neighbours in a source are then joined, and sentences of better passages come first.
+    sentences that share most words with the query. With an `embedder`, the ranker of `extract` orders the
+    candidates. With a generator `model`, the model replies with the numbers of the sentences that an answer
+    needs, the most important first. Sentences are taken in this order; a sentence that does not fit is left
+    out. Sentences that are neighbours in a source are then joined.
 
-    Each result is a new hit with the score `into` (bigger is better); old hits remain. The budget covers the
-    context in layout docs, as `tokenizer` counts it, and is never exceeded: `order` is empty if no sentence
-    fits. The reply `into` counts sentences and tokens.
+    Each joined piece is a new hit with the score `into` (bigger is better); old hits remain. The budget
+    covers the context in the layout `docs`, as `tokenizer` counts it, and is never exceeded: `order` is empty
+    if no sentence fits. The reply `into` counts sentences and tokens.
 
-    If the generator's reply is missing or unreadable, the reply `into` is that fault, and sentences are taken
-    by the words that they share with the query. If the model is declared absent (loader: none), `order`
+    If the generator's reply is missing or unreadable, that fault is the reply `into`, and the sentences that
+    share most words with the query are taken first. If the model is declared absent (loader: none), `order`
     remains and the reply is skipped.
     """
 
     tokens: int  # budget of the kept sentences
     tokenizer: Model  # counts `tokens`: a tokenizer, or a generator's own
-    passages: int = 20  # passages of order whose sentences are candidates
+    passages: int = 20  # first passages of `order`, whose sentences are candidates
     sentences: int = 40  # most sentences of one passage, read as `extract` reads them
     scored: int = 60  # candidates to rank: those that share most words with the query
-    embedder: Model | None = None  # of the ranker; None: a generator chooses
+    embedder: Model | None = None  # embedder of the ranker; None: a generator chooses
     fitted: Fitted | None = None  # fitted for `extract`; None: weights that suit any embedder
     model: Model | None = None  # generator that chooses; None: the ranker chooses
-    prompt: Prompt | None = None  # of the generator
-    max_tokens: int = 100  # of the generator's reply; numbers of 20 sentences take about 60
+    prompt: Prompt | None = None  # prompt of the generator; None with an embedder
+    max_tokens: int = 100  # tokens of the generator's reply; the numbers of 20 sentences take about 60
     query: str = PLAIN
     into: str = "compress"
 
@@ -97,7 +97,7 @@ class Compress:
         chars = passages * (reach.passage_chars + 2 * MAX_CHARS)
         behind = replace(reach, hits=reach.hits + most, order=most, passage_chars=chars)
         if self.model is None:
-            return Bound(most + 1, behind, "never")  # the vector of each, and the query's
+            return Bound(most + 1, behind, "never")  # vectors of the sentences and the query
         tokens = self.model.max_model_len
         return Bound(min(most, 1), behind, "asking", tokens=tokens, reply_tokens=self.sampling().max_tokens)
 
@@ -162,7 +162,7 @@ class Compress:
         pages: Mapping[str, SourceText],
         tokenize: Tokenize,
     ) -> Question:
-        """Makes the sentences that fit the budget the question's ranking. `order`: candidates, best first."""
+        """Makes the sentences that fit the budget the ranking. `order`: positions in `found`, best first."""
         kept: list[int] = []
         pieces, used = list[Piece](), 0
         for i in order:
@@ -182,7 +182,8 @@ class Compress:
 
 
 Choice: TypeAlias = tuple[tuple[int, ...], Reply | None]
-"""Positions of candidates, best first; and a generator's fault, if the query's words gave the order."""
+"""Positions of candidates, best first, and the generator's faulty reply. None: the ranker or the generator
+gave the order; with a faulty reply the words shared with the query gave it."""
 
 Chooser: TypeAlias = Callable[
     [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[Choice]]

@@ -26,18 +26,18 @@ from raypipe.text.template import ByLabel
 from raypipe.text.words import analyse
 
 STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}
-"""Reply labels that are not classes: no feature `label.R=X` is made of them."""
+"""Reply labels that are not class names; `features_of` makes no feature `label.R=X` for them."""
 _TIMELY = re.compile(  # words of questions whose answer depends on the day they are asked
     r"\b(?:today|tonight|yesterday|tomorrow|now|current(?:ly)?|latest|newest|most recent(?:ly)?|recently"
     r"|at the moment|at present|(?:this|last) (?:week|month|year|night)|(?:next|last) (?:game|match))\b"
 )
-EDGE = 1e-4  # stated confidences are clipped to EDGE..1-EDGE, so log odds end at 9.2
+EDGE = 1e-4  # stated confidences are clipped to EDGE..1-EDGE, so log odds range from -9.2 to 9.2
 _DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerProbability:
-    """A logistic regression on the features of one question's answer, and the least probability to answer."""
+    """A logistic regression: an answer's features -> probability that it is right; with a threshold."""
 
     threshold: float  # least probability at which the answer is given, 0..1
     bias: float  # log odds if every feature has its mean
@@ -57,18 +57,18 @@ class AnswerProbability:
                 raise ValueError(f"weights: {name!r} is no feature; docs/tune.md lists them")
 
     def probability(self, features: Mapping[str, float]) -> float:
-        """Returns the probability of these features, 0..1."""
+        """Returns the probability, 0..1, that an answer with these features is right."""
         lacking = {n: absent(n, mean) for n, mean in self.means.items()}
         found = ((w, features.get(n, lacking[n]) - self.means[n]) for n, w in self.weights.items())
         z = self.bias + math.fsum(w * x for w, x in found)
         return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
     def of(self, question: Question, origin: str, prefer: Sequence[str]) -> float:
-        """Returns the probability that the reply `origin` is right. `prefer`: names to choose from."""
+        """Returns the probability that the reply `origin` is right. `prefer`: all replies to choose from."""
         return self.probability(features_of(question, origin, prefer, self.weights))
 
     def reads(self) -> frozenset[str]:
-        """Returns the fields that the features need, except the replies that the answer is chosen from."""
+        """Returns the question fields that the features need, without the replies in `Decide.prefer`."""
         found = set[str]()
         for kind, _, rest in (name.partition(".") for name in self.weights):
             if kind in ("best", "margin"):
@@ -103,12 +103,13 @@ def features_of(
     """Returns the features of the answer in the reply `origin`, by name. `names`: only these; None: all.
 
     - confidence: log odds of the stated confidence; stated: 1 if the reply states a confidence.
-    - logprob: log-probability summed over the reply's tokens; logprob_word: the same per word.
-    - best.S, margin.S: the best score S of a passage, and its distance to the second best.
-    - agrees: share of words in common with another answer among `prefer`, 0..1; alone: no other answers.
-    - label.R=X: reply R has class X; from.R: the answer comes from reply R.
-    - asked.K: the question asks for kind K (who, when, ...), the present (timely), yes or no, or a choice.
-    - words: log of the answer's word count; denies: it has "not" or a similar word.
+    - logprob: log-probability summed over the reply's tokens; logprob_word: this sum per word.
+    - best.S: the best score S of a passage; margin.S: its distance to the second best score, else 0.
+    - agrees: share of words in common with another answer among `prefer`, 0..1; alone: 1 if there is none.
+    - label.R=X: 1 if reply R has class X; from.R: 1 if the answer comes from reply R.
+    - asked.K: 1 if the question asks for kind K (who, when, ...), for the present (timely), for yes or no
+      (yes_no), or for a choice.
+    - words: log of (1 + the answer's word count); denies: 1 if the answer has "not" or a similar word.
     - share: share of the question's words that the answer contains, 0..1.
     """
     reply = question.replies[origin]
@@ -182,13 +183,14 @@ class Decide:
     `prefer` may be a table by the label of an earlier reply, so that each domain has its own order. A label
     with an empty list is answered "i don't know".
 
-    An answer that says "i don't know", in any wording, is an abstention. If no reply settles the question, it
-    is answered "i don't know". But with a final fault, or with only faulty replies, its outcome is fault: it
-    has no answer, and the faults of its replies become its own.
+    An answer that says "i don't know", in any wording, is an abstention. If no reply settles the question but
+    one abstains or was skipped, the question is answered "i don't know". If none does, or if an earlier step
+    gave the question a final fault, the outcome is fault: there is no answer. A question without faults of
+    earlier steps then gets the faults of its replies.
 
     With `fitted` (`raypipe fit decide`) the reply's confidence becomes the probability that it is right.
-    Below the fitted threshold the question is answered "i don't know". A later reply of `prefer` is not tried
-    then, since the fit covers first choices only.
+    Below the fitted threshold the question is answered "i don't know", and no later reply of `prefer` is
+    tried, since the fit covers first choices only.
     """
 
     prefer: tuple[str, ...] | ByLabel[tuple[str, ...]]  # reply names, first choice first, or a table

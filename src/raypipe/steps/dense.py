@@ -17,24 +17,25 @@ from raypipe.text.filters import parse
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 MOST_CHUNKS: Final = 1_000_000
-"""Search limit that returns all chunks of a question's sources: 400 sources with 2,500 chunks each."""
+"""Search limit that is high enough for all chunks of a question's sources: 400 sources of 2,500 chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
     """Finds the `top` chunks nearest to the query and adds their passages to `hits`.
 
-    It searches the question's own sources, or with `scope: all` the whole store. A passage has the score of
-    its best chunk, and `top` chunks give at most `top` passages (db3 searches 50 children for their parents).
-    The step does not change `order`; `fuse` ranks the new hits. `among` limits the search to hits that have
-    one of these scores (WeKnow's second stage). `ann` searches the whole store with an approximate index; a
-    question's own sources are always searched exactly.
+    It searches the sources that the question cites. With `scope: all`, or without citations, it searches the
+    whole store. A passage has the score of its best chunk. Several chunks may share a passage, so `top`
+    chunks give at most `top` passages (db3 searches 50 children for their parents). The step does not change
+    `order`, the question's ranking; `fuse` ranks the new hits. `among` names scores: only hits with one of
+    them are searched (WeKnow's second stage). `ann` searches the whole store with an approximate index; cited
+    sources are always searched exactly.
     """
 
     model: Model
     top: int  # chunks to find
     among: tuple[str, ...] = ()  # score names: search only hits with one of these scores; (): all passages
-    scope: Scope = "own"  # own: sources that the question cites; all: the whole store
+    scope: Scope = "own"  # own: cited sources, or the whole store if none are given; all: the whole store
     ann: Approximate | None = field(default=None, metadata=ADDED)  # None: the whole store is searched exactly
     where: str = field(default="", metadata=ADDED)  # condition on the fields of sources to search; "": none
     query: str = PLAIN
@@ -106,9 +107,9 @@ class Dense:
 class Similarity:
     """Scores every hit by the cosine of the query and the passage's best chunk; adds and removes no hits.
 
-    A recipe may have several such steps, for several models or queries: each scores the same candidates, and
-    `fuse` weights the scores. A hit whose vector is missing gets no score; `missing` of `fuse` decides how it
-    counts.
+    A recipe may have several such steps, for several models or queries: each step scores the same candidates,
+    and `fuse` weights the scores. A hit without a vector gets no score; `missing` of `fuse` decides how such
+    a hit counts.
     """
 
     model: Model

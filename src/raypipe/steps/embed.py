@@ -1,5 +1,6 @@
-"""Vectors of chunks and documents: of the text itself, or of the text after a sentence that a language model
-writes about its place in the document. Models come from the kit, which batches and sorts."""
+"""Steps that add a vector to each chunk. `Embed` embeds the chunk's text, `EmbedDocument` a template filled
+with title and abstract, and `EmbedContextual` the text after a sentence about its place in the document,
+which a language model writes. Models come from the kit, which batches and sorts their inputs."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ class EmbedsChunks:
 class Embed(EmbedsChunks):
     """Adds `vector` (dim,), a unit row, for each `chunk_text`; equal texts are embedded once.
 
-    It is float32, or float16 for a model that computes in 16 bits. A zero vector, or one with a NaN or an
-    infinity, makes the row a fault: bad_vector.
+    Vectors are float32, or float16 for a model that computes in 16 bits. A row whose vector is zero, or holds
+    a NaN or an infinity, gets the fault bad_vector.
     """
 
     model: Model
@@ -72,8 +73,9 @@ class Embed(EmbedsChunks):
 async def with_vectors(
     table: pa.Table, texts: list[str | None], model: Model, embedder: Embedder
 ) -> pa.Table:
-    """Adds the vector of each row's text to a table; null for a row with a fault. A bad vector is a fault.
+    """Adds the column `vector` to a table; null for a row with a fault. A bad vector gives its row a fault.
 
+    `texts`: the text to embed of each row; None for a row that already has a fault.
     Raises ConfError if the embedder's vectors do not have the shape that models.yaml declares."""
     place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
     distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
@@ -101,7 +103,7 @@ async def with_vectors(
 
 
 def with_faults(table: pa.Table, faults: Mapping[int, Fault]) -> pa.Table:
-    """Sets the faults of some rows, by row number. Their other columns except `source` become null."""
+    """Sets faults, given by row number. In these rows all other columns except `source` become null."""
     if not faults:
         return table
     rows = table.to_pylist()
@@ -118,8 +120,8 @@ class EmbedDocument(EmbedsChunks):
     """Adds `vector` (dim,), a unit row, of a template filled with each chunk's `title` and `abstract`.
 
     `title` is the chunk's first line, `abstract` the text after it: the form that `clean` writes and that an
-    unsplit document keeps. In a later chunk of a document the first line takes the title's place. Equal texts
-    are embedded once. A zero vector, or one with a NaN or an infinity, makes the row a fault: bad_vector.
+    unsplit document keeps. A later chunk of a split document has no title; its first line is taken for one.
+    Equal texts are embedded once. A bad vector is a fault, as in `Embed`.
     """
 
     model: Model
@@ -152,24 +154,24 @@ class EmbedDocument(EmbedsChunks):
 
 
 OWN = frozenset({"document", "passage"})
-"""Variables that a prompt of this step may use."""
+"""All variables that a prompt of `EmbedContextual` may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedContextual(EmbedsChunks):
     """Adds `vector` (dim,), a unit row, of each chunk after a sentence of `writer` about its place.
 
-    The prompt shows `document_chars` characters of the document: all of it if it is shorter, else a third of
-    them from its beginning and two thirds from around the chunk. If the reply is unreadable, or the writer is
-    declared absent (loader: none), only the chunk is embedded. A transient fault of the writer becomes the
-    row's fault; a bad vector does too, as in `embed`.
+    The prompt shows at most `document_chars` characters of the document. Of a longer document it shows a
+    third of this number from the beginning and two thirds from around the chunk. If the reply is unreadable
+    or a final fault, or if the writer is declared absent (loader: none), the chunk is embedded without a
+    sentence. A transient fault of the writer becomes the row's fault. A bad vector is a fault, as in `Embed`.
     """
 
     model: Model  # the embedder
     writer: Model  # a generator
     prompt: Prompt
     document_chars: int = 3000  # characters of the document that the prompt shows
-    max_tokens: int = 60  # of a reply, in the writer's own tokens; thoughts have their own budget on top
+    max_tokens: int = 60  # tokens of a reply, as the writer counts; its thoughts have a further budget
 
     version: ClassVar[int] = 1
 

@@ -22,15 +22,17 @@ BETWEEN = "\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """Writes `top` examples into the reply `into`, from a bank of calls or from a pool of training rows.
+    """Writes at most `top` examples into the reply `into`, from a bank or a pool.
 
-    `nearest` chooses by cosine and puts the nearest last, since a model follows best what it read last.
-    `random` draws by `seed` and the question's text, and keeps the order of the draw.
+    A bank holds questions with their calls to a server; a pool holds training questions with their answers.
+
+    `choose: nearest` ranks examples by cosine and writes the nearest last, since a model follows best what it
+    read last. `choose: random` draws by `seed` and the question's text, and keeps the order of the draw.
 
     Examples about a document that the question cites are never shown, since they would reveal the answer. A
-    question without citations may get examples about any document. Equal questions of a bank, and equal
-    questions about one document of a pool, give one example. If the examples exceed `tokens`, the last chosen
-    are dropped. Without examples the reply is skipped.
+    question without citations may get examples about any document. Equal questions of a bank give one
+    example, and so do equal questions about one document of a pool. If the examples exceed `tokens` tokens,
+    the last chosen are dropped. If no example remains, the reply is skipped.
     """
 
     bank: ExampleFile | None = None  # examples with calls; exactly one of bank and pool is set
@@ -74,7 +76,7 @@ class Examples:
         if self.embedder is None:
             return Bound(0, reach, "never")
         examples = self.bank.count() if self.bank else self.pool.size if self.pool else 0
-        return Bound(examples + 1, reach, "never", likely=1, shared=examples)  # vectors
+        return Bound(examples + 1, reach, "never", likely=1, shared=examples)  # calls of the embedder
 
     def open(self, kit: Kit) -> Ask:
         found = list(self.bank.shown()) if self.bank else []
@@ -101,7 +103,7 @@ class Examples:
         return ask
 
     def _drawn(self, question: Question, found: Sequence[ShownExample]) -> list[int]:
-        """Returns all examples' positions, shuffled by the seed and the question's text."""
+        """Returns the positions of all examples, shuffled by the seed and the question's text."""
         order = list(range(len(found)))
         random.Random(int(digest("examples", str(self.seed), question.text), 16)).shuffle(order)
         return order

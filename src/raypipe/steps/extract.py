@@ -24,9 +24,9 @@ from raypipe.text.spans import AskedQuestion, TypedSpan, decide, read, typed_spa
 from raypipe.text.words import require_splitter
 
 LIKELY = 0.8
-"""Least probability at which a span is the answer in place of its sentence. Measured on the 460 questions of
-docs/extract.md that have answers: from .8 on, 54 answers are spans, and 3 of these are wrong although their
-sentence is right; from .5 on, 120 are spans and 7 wrong."""
+"""Least probability at which a span (a person, date or number) is the answer instead of its whole sentence.
+Measured on the 460 questions of docs/extract.md that have answers. From .8 on, 54 answers are spans, and 3 of
+these spans are wrong although their sentence is right. From .5 on, 120 answers are spans, and 7 are wrong."""
 DENIAL_WORDS = 15
 """Most words of a sentence that counts as denying a premise. Among 14 sentences of NQ and SQuAD that have a
 "not" and would have been answers, all but one are longer; 10 hold the answer and deny something else."""
@@ -39,8 +39,8 @@ class Extract:
 
     A candidate is a sentence of one block of its page, or a fact of a table with its label
     (`text.candidates`). The embedder reads the `scored` candidates that share most words with the question.
-    `fitted` gives each candidate a probability of holding the answer (`text.evidence`). The reply comes from
-    the likeliest:
+    `fitted` gives each candidate a probability of holding the answer (`text.evidence`). The likeliest
+    candidate gives the reply:
 
     - for a comparison, the side that one sentence decides; if none does, no answer;
     - the person, date or number that the question asks for, if the sentence has only one and the probability
@@ -48,20 +48,20 @@ class Extract:
     - else the sentence, cut to `words` words.
 
     The reply abstains if the sentence is short and denies ("has never won") but the question does not. It
-    also abstains below `threshold`, and always without `fitted`. The first quote is the whole sentence or
-    row, even if the reply abstains. If sources state different values in the same words (`text.evidence`),
-    the newest value is the reply; a second reply quotes the others.
+    also abstains if the probability is below `threshold`, and always without `fitted`. The first quote is the
+    whole sentence or row, even if the reply abstains. If sources state different values in the same words
+    (`text.evidence`), the newest value is the reply; a second reply quotes the older values.
     `bench/figures/extract.py --sentences` counts the sentences of passages.
     """
 
     embedder: Model
-    passages: int = 5  # passages of order whose sentences are candidates
+    passages: int = 5  # first passages of `order`, whose sentences are candidates
     sentences: int = 40  # most sentences of one passage
     scored: int = 16  # candidates to embed: those that share most words with the question
     threshold: float = 0.5  # least probability of an answer, 0..1
     words: int = 60  # most words of a sentence in the reply; its quote keeps all
     chars: int = 250  # most characters of these words, spaces included
-    fitted: Fitted | None = None
+    fitted: Fitted | None = None  # weights of the ranker; None: every question is abstained
     into: str = "extract"
 
     version: ClassVar[int] = 7
@@ -84,7 +84,7 @@ class Extract:
     def bound(self, question: Question, reach: Reach) -> Bound:
         each = min(self.sentences, reach.passage_chars, reach.passage_sentences)
         sentences = min(min(reach.order, self.passages) * each, self.scored)
-        return Bound(sentences + 1, reach, "never")  # the vector of each, and the question's
+        return Bound(sentences + 1, reach, "never")  # vectors of the sentences and the question
 
     def open(self, kit: Kit) -> Ask:
         require_splitter()
@@ -134,7 +134,7 @@ class Extract:
 
 
 def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
-    # An embedder without files computes from words only: a test's stand-in under the real model's name.
+    # An embedder without files is a test's stand-in under the real model's name; any fit is accepted.
     if embedder.path and fitted.embedder and fitted.embedder != embedder.original.weights:
         raise ValueError(
             f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
@@ -147,8 +147,9 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
 async def likely_candidates(
     index: Index, questions: Sequence[Question], queries: Sequence[str], most: tuple[int, int, int]
 ) -> tuple[list[list[Sentence]], dict[str, SourceText]]:
-    """Returns the candidates to embed for each question, and the pages that they come from. `most`: the most
-    passages per question, sentences per passage, and candidates per question."""
+    """Returns the candidates to embed for each question, and the pages of all candidates by source id.
+
+    `most`: limits on passages per question, sentences per passage, and candidates per question."""
     orders = [[parse_chunk_id(chunk) for chunk in q.order[: most[0]]] for q in questions]
     sources = list(dict.fromkeys(source for order in orders for source, _ in order))
     texts, blocks, hidden, files = await asyncio.gather(
@@ -189,8 +190,8 @@ class RankedCandidates:
     probability: np.ndarray  # (candidates,) float64: probability that each holds the answer
 
     def middle(self, i: int) -> int:
-        """Returns the character offset in candidate `i` to keep when it is cut: the start of the typed span,
-        else of the middle one of the question's words, else 0."""
+        """Returns the character offset around which candidate `i` is cut: the start of its typed span, else
+        of the middle one of the question's words in it, else 0."""
         span, marks = self.spans[i], self.words.marks[i]
         return span.span[0] if span else marks[len(marks) // 2] if marks else 0
 
@@ -198,7 +199,7 @@ class RankedCandidates:
 def choose(
     question: str, found: Sequence[Sentence], cosine: np.ndarray, fitted: Fitted | None
 ) -> RankedCandidates:
-    """Ranks the candidates of a question, at least one, by probability. `cosine`: (candidates,)."""
+    """Ranks a question's candidates by probability. `found` must not be empty. `cosine`: (candidates,)."""
     asked, words = read(question), evidence.words_of(question, found)
     spans = tuple(
         typed_span(asked.text, asked.kind, s.text, m, len(s.label) + 2 if s.value else 0)
@@ -223,8 +224,8 @@ class ExtractedAnswer:
 def say(
     choice: RankedCandidates, fitted: Fitted | None, most: tuple[int, int], pages: Mapping[str, SourceText]
 ) -> ExtractedAnswer:
-    """Derives the answer from a ranking, with the probability that it is right. `most`: words and characters
-    of the answer."""
+    """Derives the answer from a ranking, with the probability that it is right. `most`: limits on the words
+    and the characters of the answer."""
     asked, found, first = choice.asked, choice.found, choice.order[0]
     at, *older = evidence.versions(found, choice.spans, choice.words, first, pages)
     best, span, nothing = found[at], choice.spans[at], ExtractedAnswer(None, None, at)

@@ -28,14 +28,15 @@ class FusionWeights:
 class Fuse:
     """Fuses several scores of each hit into the score `into`, and makes the `top` best the new `order`.
 
-    `rrf` sums weight / (k + rank), with ranks from 1 within each score. `weighted` sums weight x score; each
-    score is first normalised over this question's hits. `minmax` maps to 0..1 (1 if all are equal); `max`
-    divides by the largest (0 if none is above 0). Candidates are the hits with at least one weighted score.
+    Candidates are the hits with at least one weighted score. The method `rrf` sums weight / (k + rank), with
+    ranks from 1 within each score. The method `weighted` sums weight x score; each score is first normalised
+    over this question's hits. The norm `minmax` maps a score to 0..1 (1 if all hits are equal). The norm
+    `max` divides by the largest score (0 if no score is above 0).
 
-    If a candidate lacks one of the scores, `missing` decides. `fault`: the row is a fault. `zero`: the score
-    adds nothing. `min`: it counts as the worst (the rank after the last, or the smallest normalised score).
-    Only the ratio of the weights affects the order; a score with weight 0 is ignored. `raypipe fit fuse` fits
-    the weights to the data set's measure and writes a file. `fitted` names it and replaces `weights`.
+    If a candidate lacks one of the scores, `missing` decides. `fault`: the question gets a fault. `zero`: the
+    score adds nothing. `min`: the candidate counts as the worst (the rank after the last, or the smallest
+    normalised score). Only the ratio of the weights affects the order; a score with weight 0 is ignored.
+    `raypipe fit fuse` fits the weights to the data set's measure and writes a file; `fitted` names this file.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)  # score name -> weight
@@ -79,7 +80,7 @@ class Fuse:
         return row_by_row(self.fused)
 
     def weighed(self) -> Mapping[str, float]:
-        """Returns score -> weight: the fitted ones if there are any, else `weights`."""
+        """Returns score name -> weight: those of `fitted`, or `weights` if `fitted` is None."""
         return self.weights if self.fitted is None else self.fitted.weights
 
     def used(self) -> tuple[str, ...]:
@@ -135,8 +136,8 @@ class ReadAll:
     """Makes the cited pages and papers the new `order`, each whole as one passage, the first cited first.
 
     Snippets and pages without text are left out. The score `into` is 1 for the first page, 1/2 for the
-    second. A prompt later cuts them to its budget. A question without citations gets an empty `order`: the
-    step never reads a whole store.
+    second, 1/3 for the third. A later prompt cuts the pages to its budget. A question without citations gets
+    an empty `order`: the step never reads a whole store.
     """
 
     into: str = "read_all"

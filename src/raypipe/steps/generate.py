@@ -40,7 +40,7 @@ ReplyKind: TypeAlias = Literal[
 
 
 PromptContext: TypeAlias = tuple[str, tuple[tuple[str, Span, str], ...]]
-"""The packed text, and the source id, span and text of each passage part in it."""
+"""The packed text, and the source id, span and text of each passage piece in the packed text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,52 +48,53 @@ class Generate:
     """Sends `prompt` to `model` for each question and stores the model's text as the reply `into`.
 
     A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context. The context is the
-    passages of `order`, packed to a budget (`text.context`), without hidden text. All foreign text is escaped
-    first (`text.sanitize`).
+    passages of `order`, packed to a budget (`text.context`), without hidden text. Foreign text is escaped
+    (`text.sanitize`).
 
     `reply` selects the parser (`text.replies`) and thus the possible labels:
 
     - plain: answered, abstained (the text is then exactly "i don't know"), or invalid;
     - label: one of `labels`, else `default`;
-    - certainty: the named one of `labels` if its certainty is above `certain`, else `default`; or invalid;
+    - certainty: invalid if the model says so; the label that it names if its certainty is above `certain`;
+      else `default`;
     - json: answered; the text is the JSON object;
-    - confidence: as plain, with a stated confidence; abstained below `confident`;
+    - confidence: as plain, with a stated confidence; abstained if it is below the level `confident`;
     - calls: answered, or abstained if the model says that no call fits;
     - text: answered, any text;
     - keywords: answered; the text is one line of keywords, separated by commas;
     - rewrite: answered; the text is a query that replaces the question. If the model's text is empty, longer
       than the question or unreadable, the reply is the question, labelled kept. Its fault records the error.
 
-    `after` is a mark: only the text after the last such mark is parsed, such as the answer after a reasoning.
+    `after` is a mark: only the text after its last occurrence is parsed, such as an answer after a reasoning.
 
     A model's thoughts (`text.thoughts`) are never part of a reply. A reply that ends inside a thought, or has
     no text after it, is unreadable.
 
-    An unreadable reply is a fault that keeps the text. A row that the model cannot answer is a fault too. A
+    An unreadable reply is a fault that keeps the text. A call that the model cannot answer is a fault too. A
     transient fault (the engine is down) also becomes the question's: nothing is stored, and the next run
-    tries again. If the model is declared absent (loader: none), every reply is skipped.
+    tries the question again. If the model is declared absent (loader: none), every reply is skipped.
 
-    A reply that had a context and does not abstain gets quotes (`text.context.cite`). The first is the
-    sentence that states the reply, if there is one; then come the passage parts of the prompt, in order.
+    A reply that had a context and does not abstain gets quotes (`text.context.cite`). The first quote is the
+    sentence that states the reply, if there is one. The passage pieces of the prompt follow, in order.
     """
 
     model: Model
     prompt: ByLabel[Prompt]  # one prompt, or one for each label of an earlier reply
     into: str
-    max_tokens: int  # of the reply, in the model's own tokens; thoughts have their own budget on top
+    max_tokens: int  # tokens of the reply, as the model counts; its thoughts have a further budget
     reply: ReplyKind = "plain"
     labels: tuple[str, ...] = ()  # with reply label or certainty: the classes, searched for in this order
     default: str | None = None  # label of a reply that names none of `labels`; None: such a reply is a fault
     after: str = ""  # with reply plain: the mark before the answer; "": the whole text is the answer
     certain: float = 90.0  # with reply certainty: the certainty that a label must exceed, 0..100
-    confident: Level | None = None  # with reply confidence: the lowest level that counts as an answer
+    confident: Level | None = None  # with reply confidence: lowest level that counts as an answer; None: any
     adapter: ByLabel[str | None] = field(default_factory=lambda: ByLabel(None))  # LoRA adapter; None: none
     choices: tuple[str, ...] = ()  # constraint: the reply is one of these texts
     schema: JsonSchema | None = None  # constraint: the reply is JSON that this schema allows
     grammar: Grammar | None = None  # constraint: the reply is a sentence of this grammar
     fill: Mapping[str, str | int] = field(default_factory=dict)  # constants of the prompt
-    first: tuple[str, ...] = ()  # answered replies whose lines precede the passages, each as one passage
-    passages: int | None = None  # distinct passages of order in the context; None: all; 0: only `first`
+    first: tuple[str, ...] = ()  # replies whose lines precede the passages if answered, each as one passage
+    passages: int | None = None  # distinct passages of `order` in the context; None: all; 0: only `first`
     context_tokens: int | None = None  # budget of the context, as `tokenizer` counts it
     context_chars: int | None = None  # budget of the context in characters, instead of tokens
     tokenizer: Model | None = None  # counts the context; None: the model's own
@@ -105,7 +106,7 @@ class Generate:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logprobs: bool = False  # True: the reply carries its log-probability
-    repeats: int = field(default=0, metadata=ADDED)  # text repeated this often in a row ends a reply; 0: none
+    repeats: int = field(default=0, metadata=ADDED)  # text repeated this often in a row ends a reply; 0: off
 
     version: ClassVar[int] = 5
 
@@ -153,8 +154,8 @@ class Generate:
         return Bound(1, reach, "asking", plain, tokens=tokens, reply_tokens=reply, prompt_tokens=prompt)
 
     def _prompt_tokens(self, question: Question, reach: Reach) -> float:
-        """Estimates the tokens of an ordinary chat about a question; math.inf if it shows replies, or
-        passages of unknown length."""
+        """Estimates the prompt tokens of a chat about a question, at most the model's `max_model_len`.
+        Returns math.inf if a prompt shows replies."""
         if any(v.startswith(REPLY) for v in self._variables()):
             return math.inf
         context = 0.0
@@ -213,8 +214,8 @@ class Generate:
     def _context(
         self, question: Question, passages: Sequence[PromptPassage], tokenize: Tokenize
     ) -> PromptContext:
-        """Packs the lines of `first`, then the passages, to the budget. Returns the text, and its passage
-        parts located in their sources; ("", ()) if the question's prompt shows no context."""
+        """Packs the lines of the replies `first`, then the passages, to the budget. Returns the text, and its
+        passage pieces located in their sources; ("", ()) if the question's prompt shows no context."""
         if "context" not in self.prompt.of(question).variables:
             return "", ()
         budget, lines = self.context_tokens or self.context_chars, self._first(question)

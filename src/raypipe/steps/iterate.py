@@ -47,20 +47,21 @@ Search: TypeAlias = Callable[[Sequence[tuple[Question, str]]], Awaitable[list[di
 class Iterate:
     """Calls `model` at most `rounds` times and searches with the query of each reply.
 
-    A round's prompt shows the first `passages` passages of `order`, and the `passages` best new ones of each
-    earlier search, packed to `context_tokens`. The model replies "Enough", or "Search: " and a query
+    A round's prompt shows the first `passages` passages of `order`, and the `passages` best new passages of
+    each earlier search, packed to `context_tokens`. The model replies "Enough", or "Search: " and a query
     (`text.replies.read_next_query`). A search uses BM25 (`words`), vectors (`embedder`), or both, fused by
-    reciprocal ranks. Its `top` passages get the score INTO-1, INTO-2, ... of their round, which keeps the
-    rounds apart. The step does not change `order`; `fuse` ranks the new hits.
+    reciprocal ranks. The `top` passages of the first round's search get the score INTO-1, those of the second
+    INTO-2. The step does not change `order`; `fuse` ranks the new hits.
 
-    The reply `stop` counts rounds, searches and tokens; its label says why the rounds ended. `enough`: the
-    model said so. `rounds`: the last round is over. `tokens`: the next round could exceed the rest of
-    `tokens`. `repeated`: the query is an earlier one. `fault`: a reply is missing or unreadable. The reply
+    The label of the reply `stop` gives the reason why the rounds ended. `enough`: the model said so.
+    `rounds`: the last round is over. `tokens`: the next round could exceed the budget `tokens`. `repeated`:
+    the query is the question or an earlier query. `fault`: a model's reply is missing or unreadable, and
+    `stop` is that fault; in all other cases the text of `stop` counts rounds, searches and tokens. The reply
     `into` holds the queries, one per line; without queries it is skipped. If the model is declared absent
     (loader: none), both replies are skipped.
 
-    `tokens` limits all rounds together: messages, counted by `tokenizer`, and replies, counted by the model.
-    The marks of a chat template are not counted.
+    `tokens` limits all rounds of a question together: messages, counted by `tokenizer`, and replies, counted
+    by the model. The marks of a chat template are not counted.
     """
 
     model: Model
@@ -68,9 +69,9 @@ class Iterate:
     rounds: int  # most calls of the model, and most searches
     tokens: int  # budget of all rounds of a question together
     context_tokens: int  # budget of the evidence in one round
-    max_tokens: int  # of a reply, in the model's own tokens; thoughts have their own budget on top
+    max_tokens: int  # tokens of a reply, as the model counts; its thoughts have a further budget
     embedder: Model | None = None  # searches vectors; None: BM25 only
-    words: str | None = None  # searches by Lucene's BM25: an analyzer that `tokenize` ran in the corpus half
+    words: str | None = None  # analyzer of a `tokenize` step; searches by Lucene's BM25; None: vectors only
     top: int = 10  # passages that one search finds
     passages: int = 5  # passages that a prompt shows, of `order` and of each search
     tokenizer: Model | None = None  # counts messages; None: the model's own
@@ -164,14 +165,14 @@ class Iterate:
         return ask
 
     def _searcher(self, kit: Kit) -> Search:
-        """Returns a search of (question, query) pairs that gives chunk id -> score of the `top` best."""
+        """Opens a search: (question, query) pairs -> chunk id -> score of the `top` best, for each pair."""
         makers: list[Step] = []
         if self.embedder is not None:
             makers.append(Dense(model=self.embedder, top=self.top, where=self.where))
         if self.words is not None:
             makers.append(Bm25(words=self.words, top=self.top, where=self.where))
         weights = {name: 1.0 for name, given in (("dense", self.embedder), ("bm25", self.words)) if given}
-        method: Literal["rrf", "weighted"] = "rrf" if len(weights) > 1 else "weighted"  # one: its own score
+        method: Literal["rrf", "weighted"] = "rrf" if len(weights) > 1 else "weighted"  # alone: its own score
         fuse = Fuse(weights=weights, method=method, missing="zero", top=self.top, into="found")
         opened = [step.open(kit) for step in (*makers, fuse)]
 
@@ -220,12 +221,12 @@ class _Row:
     rounds: int = 0  # calls of the model so far
     searches: int = 0
     tokens: int = 0  # of messages and replies so far
-    label: str = ""  # why its rounds ended; "": another round follows
-    chat: Chat = ()  # of the current round
-    broken: Reply | None = None  # the fault that ended its rounds
+    label: str = ""  # label of the reply `stop`: why the rounds ended; "": another round follows
+    chat: Chat = ()  # chat of the current round
+    broken: Reply | None = None  # faulty reply that ended the rounds
 
     def read(self, said: Generated | Fault, step: str) -> None:
-        """Stores the next query of a reply, or ends the rounds."""
+        """Stores the query that a reply asks for, or ends the question's rounds."""
         query = read_reply(said, step, read_next_query)
         if isinstance(query, Reply):
             self.label, self.broken = FAULT, query

@@ -33,7 +33,7 @@ class Rerank:
 
     model: Model
     top: int  # most passages of the new order
-    candidates: int | None = None  # passages of order to score; None: all
+    candidates: int | None = None  # first passages of `order` to score; None: all
     shortcut: bool = False  # True: if there are at most `top` candidates, keep their order unscored (db3)
     lower: bool = False  # the model reads passages in lower case
     query: str = PLAIN
@@ -173,23 +173,23 @@ PASSAGES = "passages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listwise:
-    """Reorders the first `candidates` passages of `order` with a language model and keeps the `top` first.
+    """Reorders the first `candidates` passages of `order` with a language model and keeps the first `top`.
 
     The prompt shows the first `passage_chars` characters of each passage on a line, after its number. The
-    model replies with numbers, the most helpful passage first (`text.replies.read_numbers`). Passages that it
-    does not name follow in their old order. The score `into` is 1 for the first passage, 1/2 for the second.
-    The reply `into` holds the parsed numbers.
+    model replies with numbers, the most helpful passage first (`text.replies.read_numbers`). Passages that
+    the model does not name follow in their old order. The score `into` is 1 for the first passage, 1/2 for
+    the second, 1/3 for the third. The reply `into` holds the parsed numbers.
 
-    If the reply is missing or unreadable, the reply `into` is that fault and the old order remains. If the
-    model is declared absent (loader: none), the order remains and the reply is skipped.
+    If the model's reply is missing or unreadable, that fault is the reply `into`, and the candidates keep
+    their old order. If the model is declared absent (loader: none), `order` remains and the reply is skipped.
     """
 
     model: Model
     prompt: Prompt
     top: int  # most passages of the new order
-    candidates: int = 10  # passages of order that the model reads
+    candidates: int = 10  # first passages of `order`, which the model reads
     passage_chars: int = 700  # characters of a passage that the prompt shows
-    max_tokens: int = 60  # of the reply; ten numbers take about 40
+    max_tokens: int = 60  # tokens of the reply; ten numbers take about 40
     into: str = "listwise"
 
     version: ClassVar[int] = 1

@@ -55,14 +55,15 @@ Scope: TypeAlias = Literal["own", "all"]
 async def scopes_of(
     index: Index, questions: Sequence[Question], scope: Scope, where: str
 ) -> list[tuple[str, ...] | None]:
-    """Returns the sources to search for each question; None: the whole store. The step's condition `where`
-    and the question's own condition narrow them."""
+    """Returns the sources to search for each question; None: the whole store.
+
+    Only sources that fulfil the step's condition `where` and the question's own condition are returned."""
     found = list[tuple[str, ...] | None]()
     for q in questions:
         own = None if scope == "all" else q.citations
         if own is None and (where or q.where):
             found.append(await index.matching(tuple(filter(None, (where, q.where)))))
-        elif own is not None and where:  # before the first stage, its own condition narrowed them
+        elif own is not None and where:  # citations fulfil the question's own condition before the first step
             found.append(replace(q, citations=await index.narrowed(own, where)).sources())
         else:
             found.append(None if scope == "all" else q.sources())
@@ -79,7 +80,7 @@ def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str
 
 
 def add_hits(question: Question, found: Sequence[Hit]) -> Question:
-    """Adds hits to a question. A passage that is a hit already keeps its place and gains the scores."""
+    """Adds hits to a question. A passage that is a hit already keeps its place and gains the new scores."""
     hits = {h.chunk: h for h in question.hits}
     for h in found:
         old = hits.get(h.chunk, h)
@@ -112,8 +113,8 @@ T = TypeVar("T")
 
 
 def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) -> None:
-    """Checks that `model` generates text and that its prompts use only known variables: fields of a question,
-    replies, and the step's `own` variables. Raises ValueError otherwise."""
+    """Checks that `model` generates text and that the prompts use only known variables: fields of a question,
+    replies, and `own`, the step's variables. Raises ValueError otherwise."""
     if model.kind != "generator":
         raise ValueError(f"model: expected a generator, found {model.name!r} of kind {model.kind}")
     known = FIELDS.union(own)
@@ -131,8 +132,10 @@ def prompt_values(question: Question, names: Iterable[str]) -> dict[str, str]:
 
 
 def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> T | Reply:
-    """Parses a model's reply with `read`, without the thoughts before it. Returns a faulty reply of `step` if
-    the model returned a fault. If `read` raises UnreadableReply, the faulty reply keeps the text."""
+    """Parses a model's text with `read`, without the thoughts before the answer.
+
+    Returns a faulty reply that names `step` if the model returned a fault, or if `read` raises
+    UnreadableReply; in the second case the faulty reply keeps the text."""
     if isinstance(said, Fault):
         return Reply("", FAULT, fault=replace(said, step=step))
     text = storable(said.text)
@@ -145,17 +148,17 @@ def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> 
 
 
 def with_replies(question: Question, replies: Mapping[str, Reply]) -> Question:
-    """Adds replies to a question. Their transient faults become the question's, so a later run retries it."""
+    """Adds replies to a question. Their transient faults become the question's: a later run retries it."""
     faults = [r.fault for r in replies.values() if r.fault is not None and r.fault.transient]
     return replace(question, replies={**question.replies, **replies}, faults=(*question.faults, *faults))
 
 
 AdapterChoice = ByLabel[str | None]
-"""The model's adapter for each label of an earlier reply; None: the model without an adapter."""
+"""Name of the model's LoRA adapter for each label of an earlier reply; None: the model without an adapter."""
 
 
 def require_adapters(model: Model, choice: AdapterChoice) -> None:
-    """Raises ModelMissing, with the command that trains it, for an adapter that the model lacks."""
+    """Raises ModelMissing if the model lacks a chosen adapter, with the command that trains the adapter."""
     known = {name for name, _ in model.adapters}
     for adapter in choice.values():
         if adapter is not None and adapter not in known:
@@ -174,7 +177,7 @@ async def ask_each(
     sampling: Sampling,
     adapter: str | None = None,
 ) -> list[Generated | Fault]:
-    """Returns the replies to chats, in order. Chat i belongs to the question `ids[i]`."""
+    """Sends chats to a model and returns the replies, in order. Chat i belongs to the question `ids[i]`."""
     with about(ids, each=True):
         return await generate(chats, sampling, adapter)
 
@@ -186,7 +189,7 @@ async def ask_by_adapter(
     sampling: Sampling,
     choice: AdapterChoice,
 ) -> list[Generated | Fault]:
-    """Returns the replies to the questions' chats, in order. Makes one concurrent call per adapter."""
+    """Sends the chats of questions, one concurrent call per adapter. Returns the replies in order."""
     adapters = [choice.of(q) for q in questions]
     rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
     calls = [
@@ -201,7 +204,7 @@ async def ask_by_adapter(
 
 @dataclass(frozen=True, slots=True)
 class PromptPassage:
-    """A passage as its page has it, and as a prompt shows it."""
+    """A passage: its text in its page, and its text in a prompt."""
 
     source: str  # source id
     span: Span  # in the source's parsed text

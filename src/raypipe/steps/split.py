@@ -34,8 +34,8 @@ class Split:
     - Tokens: chunks of `tokens` with `overlap`, counted by `tokenizer`.
     - `by: sentence`: each sentence is a chunk, cut after `sentence_chars`; the part after the cut is lost.
 
-    Without parents the passage is the chunk itself. A text without words gives no chunk. Text after the first
-    `text_tokens` tokens, counted by `tokenizer`, is ignored.
+    Without parents the passage is the chunk itself. A text without words gives no chunk. With `text_tokens`,
+    text after that many tokens, counted by `tokenizer`, is ignored.
     """
 
     child_chars: int | None = None  # characters of a chunk

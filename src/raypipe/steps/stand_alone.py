@@ -34,16 +34,18 @@ class StandAlone:
 
     All later steps search, read and answer the new question. `model` writes it with `prompt`. A rewrite is
     accepted if it keeps the question's words and uses only words of the question and its turns
-    (`text.turns.is_grounded`). An accepted rewrite can therefore neither answer nor invent. Without a model,
-    or if the rewrite is refused, a rule inserts the subject of the earlier turns (`text.turns.stands_alone`).
+    (`text.turns.is_grounded`). An accepted rewrite can therefore neither answer nor invent. A rule inserts
+    the subject of the earlier turns (`text.turns.stands_alone`) if the rewrite is refused or missing, if no
+    model is given, or if the model is declared absent (loader: none).
 
-    The reply `into` is the new question. Its label is answered, or kept if the question is unchanged; its
-    fault says why a rewrite was refused. A question without turns stays unchanged and its reply is skipped.
+    The reply `into` is the new question. Its label is answered, or kept if the question is unchanged. Its
+    fault is the reason why a rewrite was refused. A question without turns is unchanged and its reply
+    skipped.
     """
 
     model: Model | None = None  # rewrites the question; None: only the rule does
     prompt: Prompt | None = None  # required with a model
-    max_tokens: int = 128  # of a rewrite, in the model's own tokens; thoughts have their own budget on top
+    max_tokens: int = 128  # tokens of a rewrite, as the model counts; its thoughts have a further budget
     chars: int = 4000  # characters of the newest turns that a prompt shows; each turn is cut to 500
     into: str = "stand_alone"
 
@@ -124,7 +126,7 @@ class StandAlone:
 
 
 def _read(text: str, question: Question) -> ParsedReply:
-    """Returns a rewrite on one line. Raises UnreadableReply if it brings in new words."""
+    """Parses a rewrite and puts it on one line. Raises UnreadableReply if the rewrite is refused."""
     said = " ".join(read_text(text, "a question").text.split())
     if said == question.text:
         return ParsedReply(said, KEPT)

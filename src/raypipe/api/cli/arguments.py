@@ -64,7 +64,8 @@ def names(text: str) -> list[str]:
 
 
 def _graph(text: str) -> tuple[str, str]:
-    """Splits NAME=WHERE into a graph and its location; an argument type. Without NAME: "", all others."""
+    """Splits NAME=WHERE into a graph and its location; an argument type. Without NAME= the name is "", which
+    stands for all graphs that are not named."""
     name, sign, place = text.partition("=")
     return (name, place) if sign and "/" not in name else ("", text)
 
@@ -156,8 +157,8 @@ class StoreFlags:
     docs: str | None = arg("search this folder instead of a store; its changed files are read first", "DIR")
 
     def uri(self, session: Session, read: bool = False) -> str | None:
-        """Returns the store's address; None: the environment names it. `read`: first reads changes in
-        --docs."""
+        """Returns the store's address; None: the environment names it. `read` True: reads changed files of
+        --docs first."""
         if self.docs is None:
             return self.store
         from raypipe.api.data import documents_store, ingest_documents  # .3 s, only for --docs

@@ -1,5 +1,6 @@
-"""Declaration of commands: each is a function with types, and argparse takes its arguments from the
-signature. COMMANDS lists their names, groups, help lines, and the modules that are imported when they run.
+"""Declaration of commands. A command is a function with types; its signature declares the arguments for
+argparse. COMMANDS lists the commands' names, groups, help lines and modules; a module is imported when its
+command runs.
 
 Keyword-only parameters are options, all others are positional. Each has a type, and an `arg` as its default:
 `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. A
@@ -87,7 +88,7 @@ class Shell:
 
 @dataclass(frozen=True, slots=True)
 class Shown(Generic[R]):
-    """Result of a command, and how to print it. Each such command has --json, which prints one object."""
+    """Result of a command, and how to print it. Such a command has --json, which prints one object."""
 
     result: R
     show: Callable[[R], object]  # prints the result for a person
@@ -99,7 +100,7 @@ class Shown(Generic[R]):
 class Declared:
     """A command, as its module declares it."""
 
-    words: str  # its name, such as `plan` or `score crag`
+    words: str  # name of the command, such as `plan` or `score crag`
     example: str  # a line to copy
     do: Callable[..., Shown[Any] | int]  # an int is the exit code
 
@@ -116,8 +117,8 @@ def command(words: str, example: str) -> Callable[[Callable[..., Shown[Any] | in
 
 
 def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, str]) -> None:
-    """Adds a command to a parser. `commands` maps words to the parsers of their subcommands; "" is the top.
-    `groups` maps the two words of a command with subcommands to its help."""
+    """Adds a command to a parser. `commands` maps the words of a command to the parsers of its subcommands;
+    "" is the top. `groups` maps two words that have subcommands of their own to their help."""
     above, _, name = declared.words.rpartition(" ")
     about, layout = declared.about, argparse.RawDescriptionHelpFormatter
     shown = {"help": about, "description": about, "epilog": f"example:\n  {declared.example}"}
@@ -128,7 +129,7 @@ def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, 
 
 
 def below(commands: dict[str, Commands], words: str, groups: Mapping[str, str]) -> Commands:
-    """Returns the parsers of a command's subcommands, such as those of `score`. Creates missing ones."""
+    """Returns the parsers of a command's subcommands, such as those of `score`. Creates them if need be."""
     if words not in commands:
         above, _, name = words.rpartition(" ")
         about = COMMANDS[name].about if not above else groups[words]
@@ -225,7 +226,7 @@ def run(declared: Declared, given: Mapping[str, Any], shell: Shell) -> int:
 
 
 class Once(argparse.Action):
-    """Action that stores an option's value. A second value is an error: it would replace the first."""
+    """Action that stores an option's value. A second value is an error, since it would replace the first."""
 
     def __call__(
         self,
@@ -332,7 +333,7 @@ _OWN = {
         "completion": "Print the completion script of a shell.",
     },
 }
-"""Group and module -> its commands: name -> help line. Plugins add others."""
+"""Group and module -> commands of the module in this group: name -> help line. Plugins add others."""
 
 COMMANDS: Registry[Command] = Registry(
     "commands",

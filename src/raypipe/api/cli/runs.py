@@ -119,8 +119,8 @@ def _until(
     session: Session,
     given: dict[str, Any],
 ) -> Shown[RunResult]:
-    """Reads data, and runs the corpus half of a recipe, or both halves. Raises ConfError for options that
-    concern only later work."""
+    """Reads data, and runs the corpus steps of a recipe, or also its question steps. Raises ConfError for
+    options that concern only later work."""
     reading = {name: given.pop(name) for name in ("format", "fields", "kind") if name in given}
     taken = {"retry_faults"} if until == "index" else {"retry_faults", "fresh"}
     if later := sorted(given.keys() - taken):
@@ -194,7 +194,7 @@ def plan(
 
 
 def shown_plan(found: PlanResult, refresh: bool = False) -> Shown[PlanResult]:
-    """Prepares a plan for printing. `refresh`: expired answers are recomputed, so they are not announced."""
+    """Prepares a plan for printing. `refresh` True: expired answers are recomputed and not announced."""
 
     def show(found: PlanResult) -> None:
         on_console("plans.print_plan", found.plan)

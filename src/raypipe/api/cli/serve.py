@@ -166,8 +166,8 @@ def _where(url: str | None, place: Place | None) -> str:
 
 
 def _print(found: AskResult, verbose: bool) -> None:
-    """Prints the answer, the question if earlier turns changed it, the place, and three quotes as evidence.
-    `verbose` adds the ranking and the times."""
+    """Prints the answer, the question if earlier turns changed it, the answer's source, and three quotes as
+    evidence. `verbose` adds the ranking and the times."""
     from rich.text import Text
 
     from raypipe.text.context import context

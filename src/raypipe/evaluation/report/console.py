@@ -55,8 +55,8 @@ def show(
     bold: int | None = None,
     text: int = 0,
 ) -> None:
-    """Prints a table. `bold`: index of the highlighted row. `text`: index of the column that wraps on a
-    narrow console."""
+    """Prints a table. `bold`: index of the highlighted row; None: none. `text`: index of the column that
+    wraps on a narrow console."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     for n, name in enumerate(heads):
         left = n in (0, text)

@@ -71,8 +71,8 @@ def plan_sum(plan: Plan) -> str:
 
 
 def _reason(why: str, half: str) -> str:
-    """Words a reason for people. `row`: the last finished run did not have this question or page. `kept`:
-    that run kept an earlier run's answer to it."""
+    """Words a plan's reason for people. Reason `row` means that the last finished run did not have this
+    question or page. Reason `kept` means that it kept an earlier run's answer to the question."""
     new = "new question" if half == "question" else "new page"
     return {"row": new, "kept": "kept by --only-new"}.get(why, why)
 
@@ -256,7 +256,8 @@ def _print_differences(console: Console, differences: Sequence[Difference]) -> N
 
 
 def _difference(d: Difference) -> list[str]:
-    """Returns the lines of a difference; without any (version, source file, stage), before and after."""
+    """Returns the lines of a difference. A difference without lines, such as of a version, gets one line with
+    the values before and after."""
     if d.lines:
         return list(d.lines)
     before, after = cut(d.before, 60), cut(d.after, 60)

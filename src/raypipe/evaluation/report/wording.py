@@ -22,7 +22,7 @@ MOST = 12  # values of a shown label: CRAG's labels have at most 8; run.json has
 
 
 def fit_lines(record: Run) -> list[str]:
-    """Returns lines about questions that a fit has seen, and the mean on the others."""
+    """Returns lines about questions that a fit has seen, and a line with the mean on unseen questions."""
     lines = [
         f"seen: {f.seen} of {f.of} questions were among the {f.n} that {f.step} was fitted on "
         f"({f.split}): their scores are too good"
@@ -117,8 +117,8 @@ L = TypeVar("L", bound=Labelled)
 
 
 def told_apart(slices: Sequence[L]) -> tuple[list[L], dict[str, int]]:
-    """Returns the slices to show, and the omitted labels with their numbers of values. A label with one value
-    adds nothing to the total, and one with very many values hides the others."""
+    """Returns the slices to show, and the omitted labels with their numbers of values. Omits a label with one
+    value, which adds nothing to the total, and a label with more than MOST values, which hides the others."""
     sizes = Counter(s.label for s in slices)
     shown = {label for label, values in sizes.items() if 1 < values <= MOST}
     return [s for s in slices if s.label in shown], {k: n for k, n in sizes.items() if k not in shown}

@@ -186,7 +186,7 @@ def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPai
 
 def pair_page(pair: OpenPair) -> tuple[str, str]:
     """Renders the viewer's page of two runs. Returns it with its content security policy. If `compare`
-    refuses the runs, the page shows its reason: another kind or judge, or a store that is not here."""
+    refuses the runs, the page shows the reason, such as another kind or another judge."""
     lines, (before, after), (a, b) = pair.lines, pair.records, pair.tables
     names, runs = [m.title for m in pair.records], [m.run[:8] for m in pair.records]
     values = _questions(lines, len(lines), facts(lines, runs, pair.measure))

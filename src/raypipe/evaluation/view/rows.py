@@ -21,7 +21,7 @@ from raypipe.text.context import lined
 
 SOURCE_CHARS = 16  # shown of a source's id: 64 bits distinguish the sources of a run
 STATES = {"exact": True, "correct": True, "missing": False, "hallucination": False}
-"""Verdict of a rule -> whether the answer is right. Verdicts that are left open are missing."""
+"""Verdict of a rule -> whether the answer is right. A verdict that the rule leaves open is no key."""
 LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
 
 
@@ -130,8 +130,9 @@ def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels: str = "") -> dict[str, Any]:
-    """Returns the lines as columns for the page's script. Values of facets and sources are numbered. `lead`:
-    measure of the lines' values. `labels`: file for people's marks; "": the page takes none."""
+    """Returns the lines as columns for the page's script, with facet values and sources as numbers. `runs`:
+    names of one run or of two. `lead`: measure of the lines' values. `labels`: file for people's labels; "":
+    the page takes none."""
     names = list(dict.fromkeys(name for line in lines for name in line.facets))
     if labels:
         names = [*(n for n in names if n != "person"), "person"]
@@ -203,7 +204,8 @@ def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -
 
 
 def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
-    """Adds the line structure of their pages to a row's passages, if the run's store is here."""
+    """Breaks a row's passages into lines, as on their pages. Returns the row unchanged if the run's store
+    cannot be read."""
     hits = [h for h in row["hits"] if h["text"] is not None]
     try:
         table = description(record.recipe).texts_table
@@ -245,7 +247,7 @@ class RunTable:
     """Rows of a finished run's table by question id. Reads a row group at a time."""
 
     def __init__(self, path: Path, run: str) -> None:
-        """Raises DataError if the file is not the table of this run."""
+        """Opens the table and reads its ids. Raises DataError if the file is not the table of this run."""
         self._file = open_table(path, ["id"], run)
         self._place: dict[str, tuple[int, int]] = {}
         for group in range(self._file.num_row_groups):

@@ -25,8 +25,8 @@ MOST = 500  # runs listed of a store, the latest first
 class RunHeader:
     """Key facts of a finished run for the list."""
 
-    run: str  # its id
-    recipe: str  # its name
+    run: str  # id of the run
+    recipe: str  # name of the recipe
     finished: float  # seconds since the epoch
     questions: int
     kind: str  # kind of the data
@@ -34,9 +34,9 @@ class RunHeader:
     mean: float | None  # mean of the leading measure; None: nothing was scored
     store: str  # URI of its store
     folder: str | None  # None: it is only in the store, in none of the folders
-    right: int | None  # questions answered right; None: documents are ranked
+    right: int | None  # questions answered right; None: the recipe ranks documents
     scored: int  # questions that the mean covers
-    live: bool  # True: the store's endpoint answers by this release
+    live: bool  # True: the live release of its store is this run
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,13 @@ class RemoteRuns:
     cache: Path  # local folder of the copies
 
     def headers(self) -> Path:
-        """Copies all records, and returns the local folder. Raises DataError."""
+        """Copies all records, and returns the local folder. Raises DataError if they cannot be read."""
         name = RunFolder(Path()).record.name
         return download(self.uri, self.cache, lambda below: below.rpartition("/")[2] == name)
 
     def fetch(self, run: Path) -> None:
-        """Copies all files of a run. `run`: its folder, relative to that of the copies. Raises DataError."""
+        """Copies all files of a run. `run`: its folder, relative to the copies. Raises DataError if a file
+        cannot be read."""
         folder = "" if run == Path() else f"{run.as_posix()}/"
         download(self.uri, self.cache, lambda below: below.startswith(folder))
 
@@ -61,8 +62,8 @@ class RunList:
     """List of the runs in some folders and in a store."""
 
     def __init__(self, places: Sequence[Path | RemoteRuns], store: Store | None) -> None:
-        """`places`: folders of runs, or folders that contain them. `store`: its runs are listed as well.
-        Raises DataError if an object store cannot be read."""
+        """Copies the records of remote runs. `places`: folders of runs, or folders that contain them.
+        `store`: its runs are listed as well; None: no store. Raises DataError if records cannot be read."""
         self._places = tuple(p.headers() if isinstance(p, RemoteRuns) else p for p in places)
         both = zip(self._places, places, strict=True)
         self._remote = {copies: p for copies, p in both if isinstance(p, RemoteRuns)}

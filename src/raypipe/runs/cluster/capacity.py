@@ -1,7 +1,8 @@
 """Capacity of machines: pools and engines against the nodes of a cluster, in CPUs and GPUs.
 
-Refuses whatever could never start, with numbers, before anything starts. Replaces each `fit` of a cluster
-file by a number. Reads cluster files and does not use Ray; `placement.py` checks memory.
+A pool is a number of equal workers; an engine is an actor with one vLLM model. `sized` replaces each `fit` of
+a cluster file by a number. `preflight` refuses pools and engines that could never start, with numbers, before
+anything starts. Does not use Ray; `placement.py` checks memory.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
 
 
 def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
-    """Returns the workers of one pool of a sized cluster. `engines`: engines give the answers, so their pool
-    takes the place of `answer`. Its tasks hold enough questions to keep the engines full: a task ends with
+    """Returns the workers for a verb on a sized cluster, with the least rows of a task. Verb `index` gets the
+    workers of pools `parse` and `embed`. `engines`: True: engines give the answers, so verb `answer` gets the
+    workers of `engines.answer`. Their tasks hold enough questions to keep the engines full: a task ends with
     its last reply, and an engine with few chats takes as long per step as one with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
     if verb == "index":  # enough tasks to keep all workers busy
@@ -96,8 +98,8 @@ def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence
 def _require_room(
     name: str, field: str, pool: Pool, engines: Sequence[Mapping[str, float]], nodes: Sequence[Node]
 ) -> None:
-    """Raises ClusterTooSmall if a pool has no room next to engines. `field`: of the cluster file, to be
-    lowered; `engines`: resources of each engine."""
+    """Raises ClusterTooSmall if the engines, or the pool next to them, have no room. `field`: field of the
+    cluster file to lower, for the message; `engines`: resources of each engine."""
     for kind, each in pool.needs.items():
         taken = sum(n[kind] for n in engines)
         need, have = taken + pool.size * each, total(nodes, kind)
@@ -111,17 +113,17 @@ def _require_room(
     for needs in (n for n in engines if any(n.values())):
         if not any(holds(node, needs) for node in left):
             raise ClusterTooSmall(
-                f"an engine needs {_said(needs)} on one node, and after the engines before it no node has "
-                f"that: {_listed(nodes)}. Lower {field} in the cluster file, or start larger nodes"
+                f"an engine needs {_needs_text(needs)} on one node, and after the engines before it no node "
+                f"has that: {_node_sizes(nodes)}. Lower {field} in the cluster file, or start larger nodes"
             )
         left = without(left, needs)
     room = sum(holds(node, pool.needs) for node in left)
     if room < pool.size:
         beside = "next to the engines on" if engines else "on"
         raise ClusterTooSmall(
-            f"pool {name}: {pool.size} actors of {_said(pool.needs)} each, and there is room for {room} "
-            f"{beside} the nodes: {_listed(nodes)}. An actor is on one node: lower {field} in the cluster "
-            "file, or start larger nodes"
+            f"pool {name}: {pool.size} actors of {_needs_text(pool.needs)} each, and there is room for "
+            f"{room} {beside} the nodes: {_node_sizes(nodes)}. An actor is on one node: lower {field} in the "
+            "cluster file, or start larger nodes"
         )
 
 
@@ -139,17 +141,18 @@ def holds(node: Node, needs: Mapping[str, float]) -> int:
     return min(int(node.get(kind, 0.0) / each + 1e-6) for kind, each in needs.items() if each)
 
 
-def _said(needs: Mapping[str, float]) -> str:
+def _needs_text(needs: Mapping[str, float]) -> str:
     return " and ".join(f"{each:g} {kind}" for kind, each in needs.items() if each)
 
 
-def _listed(nodes: Sequence[Node]) -> str:
-    sizes = Counter(_said({kind: node.get(kind, 0.0) for kind in ("CPU", "GPU")}) for node in nodes)
+def _node_sizes(nodes: Sequence[Node]) -> str:
+    sizes = Counter(_needs_text({kind: node.get(kind, 0.0) for kind in ("CPU", "GPU")}) for node in nodes)
     return ", ".join(f"{count} with {size or 'nothing'}" for size, count in sorted(sizes.items()))
 
 
 def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
-    """Returns the nodes' resources after placing one actor on the roomiest; unchanged if none can hold it."""
+    """Returns the nodes' free resources after placing one actor on the node with most room for such actors.
+    Returns them unchanged if no node has room."""
     best = max(range(len(nodes)), key=lambda i: holds(nodes[i], needs), default=None)
     if best is None or not holds(nodes[best], needs):
         return list(nodes)
@@ -168,15 +171,15 @@ def reachable(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
 
 
 def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
-    """Replaces each `fit` in a cluster file by a number, at least 1. `models`: those that get engines. A
-    number that does not fit is refused later, like any other."""
+    """Replaces each `fit` in a cluster file by the number that the nodes have room for, but at least 1. So
+    the number may be too large; `preflight` refuses it then. `models`: models that get engines."""
     pools = {verb: _sized(pool, nodes) for verb, pool in cluster.pools.items()}
     engines = cluster.engines
     if engines is None:
         return replace(cluster, pools=pools)
     fits = engines.replicas == FIT
     each = most_engines(engines, models, nodes) if fits else engines.count
-    left = _beside(engines, models, each, nodes)
+    left = _after_engines(engines, models, each, nodes)
     answer = _sized(engines.answer, left or nodes)
     engines = replace(engines, replicas=each if fits else engines.replicas, answer=answer)
     return replace(cluster, pools=pools, engines=engines)
@@ -201,24 +204,29 @@ def this_machine() -> Node:
 
 
 def is_here(cluster: Cluster) -> bool:
-    """Returns whether a file's machines can be this one only, so that rates measured here apply to them."""
+    """Returns whether a cluster file describes one machine with at most as many GPUs as this machine. Rates
+    measured here then apply to it."""
     alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
     return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
 
 
 def most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:
+    """Returns the most engines per model that leave the workers next to them room, but at least 1. Returns 1
+    also without models, and if Ray reserves nothing for the engines of some model."""
     wanted = 1 if engines.answer.actors == FIT else engines.answer.size
     each = 1
     while models and all(any(engines.needs(m).values()) for m in models):
-        left = _beside(engines, models, each + 1, nodes)
+        left = _after_engines(engines, models, each + 1, nodes)
         if left is None or sum(holds(node, engines.answer.needs) for node in left) < wanted:
             break
         each += 1
     return each
 
 
-def _beside(engines: Engines, models: Sequence[Model], each: int, nodes: Sequence[Node]) -> list[Node] | None:
-    """Returns the nodes' resources after placing `each` engines of each model; None if they do not fit."""
+def _after_engines(
+    engines: Engines, models: Sequence[Model], each: int, nodes: Sequence[Node]
+) -> list[Node] | None:
+    """Returns the nodes' free resources after placing `each` engines per model; None if these do not fit."""
     left = list(nodes)
     for needs in [engines.needs(m) for m in models] * each:
         if not any(needs.values()):

@@ -20,11 +20,11 @@ FEW = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of undone rows. A run may leave the greater of `share` and `rows` undone, but a small run at
-    most the share `FEW`. A step may get no reply for `step_share` of its rows, even if other steps answer
-    them. Part of no digest."""
+    """Limits of undone rows: failed or pending. A run may leave undone the share `share` of its rows, or
+    `rows` rows if that is more. In a small run, the share FEW of its rows replaces a larger `rows`. A step
+    may get no reply for `step_share` of its rows, even if other steps answer them. Part of no digest."""
 
-    share: float = 0.005  # of the rows
+    share: float = 0.005  # share of the rows
     rows: int = 10
     # Share of the rows for which a step calls a model or a graph. Our own choice: beyond half, most answers
     # come from other steps, and so does the score.
@@ -53,10 +53,10 @@ class Machines:
     """A group of equal machines in a cluster."""
 
     nodes: int
-    cpus: float  # of each machine
-    gpus: float = 0.0  # of each machine
+    cpus: float  # CPUs of each machine
+    gpus: float = 0.0  # GPUs of each machine
     gpu_gib: float = 0.0  # memory of one GPU
-    usd_per_hour: float | None = None  # of one machine; None: not known
+    usd_per_hour: float | None = None  # price of one machine; None: not known
 
     def __post_init__(self) -> None:
         if self.usd_per_hour is not None and self.usd_per_hour < 0:
@@ -74,8 +74,8 @@ class Pool:
     """A pool of equal actors, and the resources of each."""
 
     actors: int | Literal["fit"]  # fit: as many as the cluster has room for after its engines
-    cpus: float  # per actor; also the threads of its model
-    gpus: float = 0.0  # per actor
+    cpus: float  # CPUs per actor, and threads of its models
+    gpus: float = 0.0  # GPUs per actor
 
     def __post_init__(self) -> None:
         if (isinstance(self.actors, int) and self.actors < 1) or self.cpus <= 0 or self.gpus < 0:
@@ -113,15 +113,15 @@ class Engines:
     """Resources of the engines of a recipe's vLLM models, and of the workers next to them."""
 
     answer: Pool  # replaces pools.answer, since engines take a share of the cluster
-    cpus: float = 0.5  # that Ray reserves for one engine
-    gpus: float = 0.0  # that Ray reserves for one engine; with tensor_parallel: that many whole GPUs
+    cpus: float = 0.5  # CPUs that Ray reserves for one engine
+    gpus: float = 0.0  # GPUs that Ray reserves for one engine; tensor_parallel N above 1 reserves N instead
     replicas: int | Literal["fit"] | Replicas = 1  # engines per model; fit: as many as there is room for
-    kv_cache_gib: float = 1.0  # on a CPU: memory for keys and values
-    gpu_memory_utilization: float = 0.9  # on GPUs: share of their memory
+    kv_cache_gib: float = 1.0  # memory of an engine on CPUs for keys and values
+    gpu_memory_utilization: float = 0.9  # share of its GPUs' memory that an engine takes
     max_num_seqs: int = 128  # replies generated at the same time, at most
     batch_invariant: bool = False  # a reply does not depend on its batch; needs GPUs of capability 8.0
     engine: Mapping[str, Any] = field(default_factory=dict)  # vLLM's own arguments; they change no reply
-    wait_s: float = 120.0  # for room that others hold, or for an autoscaler to start machines
+    wait_s: float = 120.0  # time to wait for room that other jobs hold, or for an autoscaler's machines
 
     def __post_init__(self) -> None:
         if (isinstance(self.replicas, int) and self.replicas < 1) or self.cpus < 0 or self.gpus < 0:
@@ -168,8 +168,8 @@ class EndpointEntry:
     key_env: str = ""  # environment variable with the endpoint's key; "": it needs none
     concurrency: int = 16  # requests in flight, per address and worker
     per_minute: float = math.inf  # requests sent, per address and worker
-    tokens_per_minute: float = math.inf  # of these requests, with the longest possible replies
-    timeout_s: float = 120.0  # of one try
+    tokens_per_minute: float = math.inf  # tokens of these requests, with the longest possible replies
+    timeout_s: float = 120.0  # time of one try
     tries: int = 5
     batch: Literal["", "openai"] = ""  # openai: jobs send chats as files to its batch API, at half the price
 
@@ -181,7 +181,7 @@ class Timeouts:
     row_timeout_s: float = 120.0  # wall time; the limit of a task is the sum over its rows
     open_timeout_s: float = 300.0  # added to a task, for its worker to load models
     question_timeout_s: float | None = (
-        None  # per question; stages not done by then are omitted, and pending for the next run
+        None  # time of a question; unfinished stages are then omitted and pending
     )
 
     def __post_init__(self) -> None:
@@ -206,10 +206,10 @@ class Cluster:
     about: str  # one line for people
     backend: Literal["transformers", "flagembedding"]  # library of embedders and rerankers: kit.LocalKit
     device: str  # cpu, cuda, cuda:0
-    sources_per_task: int  # per completion record of the corpus half, at most: capacity.workers
-    questions_per_task: int  # per completion record of the question half, at most
+    sources_per_task: int  # most sources of a task; a killed task loses its work
+    questions_per_task: int  # most questions of a task
     pools: Mapping[PoolName, Pool]
-    machines: tuple[Machines, ...]  # of the cluster; plans assume them
+    machines: tuple[Machines, ...]  # machines of the cluster; plans assume them
     grows: bool = False  # True: an autoscaler starts machines when work waits, up to these
     engines: Engines | None = None  # None: recipes with vLLM models are refused
     endpoints: Mapping[str, EndpointEntry] = field(default_factory=dict)  # name in models.yaml -> endpoint
@@ -234,7 +234,8 @@ class Cluster:
         return sum(prices) if len(prices) == len(self.machines) else None
 
     def with_endpoint(self, name: str, url: str, keys: Mapping[str, str]) -> Cluster:
-        """Returns the file with an endpoint at this address and its limits. `keys`: environment variables."""
+        """Returns the file with endpoint `name` at address `url`, and the limits that the file has for that
+        name. `keys`: environment variables, one of which may hold the endpoint's key."""
         key = KEY_VARIABLES[name] if keys.get(KEY_VARIABLES[name]) else ""
         at = replace(self.endpoints.get(name, EndpointEntry(url)), url=url, key_env=key)
         return replace(self, endpoints={**self.endpoints, name: at})

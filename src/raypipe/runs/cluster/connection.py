@@ -36,7 +36,7 @@ TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # variables that give Ray's 
 
 
 def carry(recipe: Recipe) -> None:
-    """Makes workers receive the modules of the recipe's steps from outside. A node then needs neither the
+    """Sends workers the modules of the recipe's steps from outside raypipe. A node then needs neither their
     folder nor an installed package."""
     for stage in (*recipe.corpus, *recipe.question):
         if stage.plugin is not None and stage.plugin.package != "raypipe":
@@ -45,13 +45,14 @@ def carry(recipe: Recipe) -> None:
 
 
 def connect(address: str, imports: str = "") -> None:
-    """Joins the Ray at `address`, unless this process has joined one; "local" starts one. Raises as `join`.
+    """Joins the Ray at `address`, or starts one if it is "local". Does nothing if this process has joined
+    one. Raises as `join` does, and ConfError if RAY_TMPDIR is too long for a Ray started here.
 
     `imports`: a module that the processes of a Ray started here import at their start, one process per CPU.
     They do so while Ray's own processes start.
 
-    A Ray started here has no dashboard. Its ten processes would take two CPU seconds to start, and look at
-    all others every few seconds.
+    A Ray started here has no dashboard. A dashboard's ten processes would take two CPU seconds to start, and
+    look at all other processes every few seconds.
     """
     if not ray.is_initialized():
         options: dict[str, Any] = {"logging_level": logging.ERROR}
@@ -60,8 +61,8 @@ def connect(address: str, imports: str = "") -> None:
             options |= _short_folder(os.environ)
             if imports:
                 options["_system_config"] = {"preload_python_modules": [imports]}
-            # Ray's default of 15 leaves a worker a thirtieth of a core if another process wants the core. A
-            # Ray that others started keeps the niceness that they gave it.
+            # With Ray's default niceness of 15 a worker gets a thirtieth of a core if another process wants
+            # the core. A Ray that others started keeps its niceness.
             os.environ.setdefault("RAY_worker_niceness", "0")
             # Version 1 of the autoscaler takes 1 s to end: it writes to the GCS, which has ended before.
             os.environ.setdefault("RAY_enable_autoscaler_v2", "1")
@@ -71,7 +72,7 @@ def connect(address: str, imports: str = "") -> None:
             # ~/.ray: from then on `ray start` requires it, while `ray job submit` does not send it.
             if os.environ.keys().isdisjoint(TOKENS):
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # as long as Ray's own
-        # Ray's core prints at level E that actors cannot restart without this process; they end with it.
+        # Ray's core prints errors that actors cannot restart without this process. They end with it anyway.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Silences progress lines, since ours are in report/, and dead workers, which are retried or raised.
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
@@ -88,8 +89,8 @@ def connect(address: str, imports: str = "") -> None:
 
 
 def write_timeline(file: Path) -> None:
-    """Writes what each process of the Ray did when, in Chrome's trace format: microseconds, a line a process.
-    Writes nothing if Ray was started without `RAY_PROFILING=1`, or this process has not joined one."""
+    """Writes the work of each Ray process over time to a file in Chrome's trace format: a line per process,
+    in microseconds. Writes nothing unless RAY_PROFILING is 1 and this process has joined a Ray."""
     if os.environ.get("RAY_PROFILING") != "1" or not ray.is_initialized():
         return
     logging.getLogger("ray._private.state").setLevel(logging.ERROR)  # says where later versions read events
@@ -138,7 +139,7 @@ def join(
     init: Callable[..., Any] = ray.init,
     **options: Any,
 ) -> None:
-    """Calls `ray.init` with these options, and again after pauses from `pause_s` (`core.calls.Backoff`). On a
+    """Calls `ray.init` with these options, up to `tries` times with growing pauses from `pause_s` on. On a
     busy machine, a Ray that starts or is overloaded may not reply in time. Raises ConfError after the last
     try, and ValueError for an option or address that can never be right."""
     backoff = Backoff(tries, pause_s)

@@ -1,13 +1,13 @@
-"""Engines of a job, some of which come and go; and tasks on one pool next to them.
+"""Engines of a job, and tasks on one pool of workers next to them.
 
-A job's first engines get their places together or not at all. Each further engine (`engines.replicas` with
-`min` and `max`) has its own placement group. It is requested only if the present nodes leave the workers
-their room. A dead engine is given up and requested again. If another job waits for its first engines, all
-further engines end, so that no two jobs hold half of what each needs. A thread of the driver does this;
-workers learn of it from `models.engine_actors`.
+A job's first engines get their places together or not at all, and run as long as the job. Further engines
+(`engines.replicas` with `min` and `max`) join and leave meanwhile. Each has its own placement group, which is
+requested only if the present nodes leave the workers their room. A dead further engine is given up and
+requested again. If another job waits for its first engines, all further engines end, so that no two jobs hold
+half of what each needs. A thread of the driver does this; workers learn of it from `models.engine_actors`.
 
-Tasks compute and store in `runs.pipeline`; engines are in `models.engine_actors`. `capacity.py` checks what
-fits before anything starts, and `running.py` runs tasks.
+Engines are actors of `models.engine_actors`. `capacity.py` checks what fits before anything starts, and
+`running.py` runs the tasks.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ log = logging.getLogger("raypipe.engines")
 
 @dataclass(slots=True)
 class _Slot:
+    """A further engine that the job may have, and its state."""
+
     name: str
     place: engines.Needs
     make: Make
@@ -59,7 +61,7 @@ class _Slot:
 
 @dataclass(slots=True)
 class Joining:
-    """Engines that come and go while a job runs."""
+    """Further engines of a job, which join and leave while it runs."""
 
     slots: list[_Slot] = field(default_factory=list)
 
@@ -68,8 +70,8 @@ class Joining:
 
     @contextmanager
     def running(self, room: Callable[[], int]) -> Iterator[None]:
-        """Starts and ends engines until the block ends, then ends all. `room`: returns the number of engines
-        that the present nodes have room for."""
+        """Starts and ends further engines until the block ends, then ends all of them. `room`: returns the
+        number of further engines that the nodes have room for."""
         if not self.slots:
             yield
             return
@@ -128,8 +130,8 @@ class Joining:
 
 
 def take_turns(turn: Callable[[], None], stop: threading.Event, every_s: float) -> None:
-    """Calls `turn` every `every_s` seconds until `stop` is set. Logs an error of a turn, a repeated one only
-    once, and tries again in the next turn; otherwise no engine would join any more."""
+    """Calls `turn` every `every_s` seconds until `stop` is set. Logs an error of a turn, and still calls the
+    next turn; otherwise no engine would join any more. An error that repeats is logged once."""
     logged = ""
     while not stop.wait(every_s):
         try:
@@ -159,15 +161,15 @@ def _give_up(slot: _Slot) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EngineGroup:
-    """Engines that a job may start, by name. The job owns them and ends them."""
+    """Engines that a job may start. The job owns them and ends them."""
 
     engines: Engines
     device: str
     models: tuple[Model, ...]
-    names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray; known before any engine starts
+    names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray of its first engines
     # Nodes that an autoscaler may start; empty: the cluster does not grow.
     declared: tuple[Node, ...] = ()
-    passing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of engines that come and go
+    passing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the same for its further engines
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
@@ -189,8 +191,8 @@ class EngineGroup:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Starts the engines that stay, all at the same time, and ends them however the block ends. Other
-        engines come and go meanwhile."""
+        """Starts the first engines, all at the same time, and ends them however the block ends. Further
+        engines join and leave meanwhile."""
         wanted = [(model, name) for model in self.models for name in self.names[own_identity(model)]]
         places = [self.engines.needs(model) for model, _ in wanted]
         with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
@@ -202,7 +204,7 @@ class EngineGroup:
                 stack.callback(client.close)
             for client in starting:
                 client.ready()
-            joining = Joining()  # engines that come and go, one of each model in turn
+            joining = Joining()  # further engines, one of each model in turn
             for number in range(self.engines.most - self.engines.count):
                 for model in self.models:
                     name = self.passing[own_identity(model)][number]
@@ -211,7 +213,8 @@ class EngineGroup:
                 yield
 
     def _room(self) -> int:
-        """Returns the number of further engines that the present or declared nodes have room for."""
+        """Returns the number of further engines that the cluster has room for: its present nodes, or those
+        that an autoscaler may start."""
         nodes = self.declared or connection.nodes()
         each = most_engines(self.engines, self.models, nodes) - self.engines.count
         return max(0, each) * len(self.models)
@@ -228,7 +231,8 @@ def run_with_engines(
     limits: Timeouts = LIMITS,
     said: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[TaskResult | HandedBack]:
-    """Runs tasks (`run_tasks`) while the group's engines are up. Starts nothing if there are no tasks."""
+    """Runs tasks (`run_tasks`) while the group's engines run. Starts nothing if there are no tasks. `said`
+    receives the statistics of each graph."""
     if tasks:
         with group.running():
             yield from run_tasks(work, tasks, group.engines.answer, limits, "answer", said)

@@ -1,6 +1,7 @@
 """Graph of Ray Data that does work on tables: `Missing`, operators, `Parts`; and all settings of its speed.
 
-A block is a part. It passes whole from operator to operator, so Ray Data never cuts or joins blocks by size.
+A part is the rows of one task, and a block holds one part. A block passes whole from operator to operator:
+Ray Data never cuts or joins blocks by size.
 Operators on CPUs are tasks. Ray Data fuses neighbours with equal needs into one, and Ray reuses their
 processes, so models stay loaded between graphs (`process.HERE`). Operators with a GPU are a pool of actors.
 """
@@ -32,7 +33,7 @@ from raypipe.runs.cluster.process import HERE, GraphRun
 from raypipe.runs.pipeline.operators import Key, Operate, Operator, Outcome, PartRows, Sink, StagedWork
 from raypipe.runs.pipeline.tasks import HandedBack, Share, TableTask, Task, TaskResult, Verb, WorkerConfig
 
-TRIES = 2  # of a part whose worker dies; Ray's default has no limit. A row alone gets one more
+TRIES = 2  # tries of a part whose worker dies; Ray's default has no limit. A row alone gets one more try
 
 IN_FLIGHT, CALLS = 4, 2
 """Blocks of one actor with a GPU: one computes, one is fetched or handed on, two wait. Ray's defaults are 2
@@ -45,8 +46,8 @@ and wait for no core that a pool holds."""
 
 INIT_DEATHS = 3  # actors in a row that may die before they are ready: a node may fail while a model loads
 
-LEFT: set[str] = set()  # names of graphs that this driver has left; Ray Data's loop offers no other way out
-NAME = "raypipe.graph"  # key of a graph's name in its context
+LEFT: set[str] = set()  # names of graphs that this driver gave up; `_Leaving` ends the loops of Ray Data
+NAME = "raypipe.graph"  # key of a graph's name in Ray Data's context
 
 RETRIES = {"max_retries": TRIES - 1}
 
@@ -55,7 +56,7 @@ Pools: TypeAlias = Mapping[PoolName, Pool]
 
 @dataclass(frozen=True)
 class Whole:
-    """Work of a single operator, which stores its part itself."""
+    """Work whose only operator computes a part and stores it, too. The sink only passes the outcome on."""
 
     work: TableTask
     verb: Verb
@@ -134,7 +135,7 @@ class Parts(Datasink[list[str]]):  # type: ignore[misc]
 
     def __init__(self, graph: GraphRun, work: StagedWork) -> None:
         self._graph, self._work = graph, work
-        self.outcomes: list[str] = []  # of all parts, after the graph has ended
+        self.outcomes: list[str] = []  # outcomes of all parts as JSON, after the graph has ended
 
     def write(self, blocks: Iterable[pa.Table], ctx: Any) -> list[str]:
         return [HERE.store(self._graph, self._work, block) for block in blocks if block.num_rows]
@@ -249,8 +250,8 @@ def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> N
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []  # they advise on memory, which a cluster file decides
     context.target_max_block_size = None  # a block is a part: never cut
-    # A part whose processes died is dropped, and the driver finds its record missing. 0 would end the graph,
-    # and with it the models of all pools. Dead actors stay visible: their parts have no record.
+    # -1: a part whose processes died is dropped, and the driver finds its record missing. 0 would end the
+    # graph, and with it the models of all pools. Dead actors are noticed, since their parts have no record.
     context.max_errored_blocks = -1
     context.max_consecutive_actor_init_deaths = INIT_DEATHS
     context.wait_for_min_actors_s = -1  # an autoscaler's nodes may start late

@@ -1,6 +1,7 @@
 """Placement of pools and engines on devices, and the memory that each takes there, with the arithmetic.
 
-Refuses models that are larger than their memory, before anything starts.
+An engine is an actor with one vLLM model; a pool is a number of equal workers. Models that need more memory
+than their device has are refused before anything starts.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ ENCODER_GIB = 1.5
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """A use of a device's memory."""
+    """A part of the memory that a pool or an engine takes on a device."""
 
-    item: str
+    item: str  # name of the part, such as weights
     gib: float
 
 
@@ -40,20 +41,20 @@ class Placement:
 
     name: str  # pool parse, engines llama-3-8b, ...
     actors: int
-    cpus: float  # of each
-    gpus: float  # of each
+    cpus: float  # CPUs of each actor
+    gpus: float  # GPUs of each actor
     device: str  # cpu, or the share of a GPU
-    models: tuple[str, ...]
-    memory: tuple[MemoryUse, ...]  # of one device, or of one process on a CPU
-    available_gib: float | None  # memory that it may take there; None: no limit is known
-    note: str = ""
+    models: tuple[str, ...]  # names of the models that each actor holds
+    memory: tuple[MemoryUse, ...]  # memory used on one GPU, or by one process on a CPU
+    available_gib: float | None  # memory that may be used there; None: no limit is known
+    note: str = ""  # models without a known size, or room for contexts; "": none
 
     @property
     def required_gib(self) -> float:
         return sum(h.gib for h in self.memory)
 
     def arithmetic(self) -> str:
-        """Returns the sum in words.
+        """Formats the sum of the memory for people.
 
         >>> held = (MemoryUse("a", 1.0), MemoryUse("b", 0.25))
         >>> Placement("x", 1, 1, 1, "1 GPU", (), held, 8.0).arithmetic()
@@ -68,16 +69,17 @@ class Placement:
 
 
 def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
-    """Adapts a cluster file if the workers next to an engine need more of their GPU than the engine leaves.
+    """Lowers the workers per GPU if the engines on that GPU leave too little memory for them.
 
-    Each worker holds all embedders and rerankers of the question half. So fewer workers share a GPU. If not
-    even one fits, the engines there take less than `gpu_memory_utilization`.
+    Each worker of `engines.answer` holds all embedders and rerankers of the question half. If not even one
+    worker fits next to the engines, `gpu_memory_utilization` is lowered, too. A file without engines, or with
+    workers on CPUs, is returned unchanged. `asked`: models that the question half calls.
     """
     engines, own = cluster.engines, _engined(asked)
     if engines is None or not own or not engines.answer.gpus:
         return cluster
     answer, engines_on_one, taken = engines.answer, *_on_one_gpu(engines, own)
-    worker = sum(h.gib for h in _held(_encoders(asked))) + ENCODER_GIB
+    worker = sum(h.gib for h in _memory_of(_encoders(asked))) + ENCODER_GIB
     stated = _together(answer, taken)
     share = engines.gpu_memory_utilization
     fit = min(stated, int(cluster.gpu_gib * (1 - share * engines_on_one) / worker))
@@ -93,9 +95,10 @@ def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
 
 
 def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placement]:
-    """Returns every pool and engine of a run on a sized cluster. `embedders`: of the corpus half; each worker
-    of `embed` holds all of them. `asked`: models that the question half calls. Models without files count by
-    their entries, or not at all, and are noted."""
+    """Returns every pool and engine of a run. `cluster` must be sized: no number is `fit`. `embedders`:
+    models of the corpus half; each worker of pool `embed` holds all of them. `asked`: models that the
+    question half calls. A model without files counts by the size in its entry of models.yaml. A model without
+    such a size does not count, and the note names it."""
     own, encoders = _engined(asked), _encoders(asked)
     placed = [_pool("parse", cluster.pools["parse"], (), cluster)]
     if embedders:
@@ -117,15 +120,16 @@ def _encoders(asked: Sequence[Model]) -> list[Model]:
     return list({m.name: m for m in asked if m.kind in ("embedder", "reranker")}.values())
 
 
-def _held(models: Sequence[Model]) -> list[MemoryUse]:
-    """Returns the memory that models take in a process. Shared weights count once."""
+def _memory_of(models: Sequence[Model]) -> list[MemoryUse]:
+    """Returns the memory of models in one process. Models with the same weights and dtype count once; models
+    of unknown size do not count."""
     sizes = {(m.weights.partition("+maxsim@")[0], m.dtype): (m.name, model_size(m)) for m in models}
     return [MemoryUse(name, size.bytes / GIB) for name, size in sizes.values() if size is not None]
 
 
 def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
-    """Returns the number of these models' engines that one GPU can have next to workers, and their share of
-    the GPU in Ray's count. A whole GPU is not shared."""
+    """Counts the engines that share one GPU with workers. Returns their number, and the share of the GPU that
+    Ray reserves for them; (0, 0.0) if engines have whole GPUs or none. `own`: models with engines."""
     shares = [need for m in own if (need := engines.needs(m)["GPU"]) < 1]
     if not shares or not engines.gpus:
         return 0, 0.0
@@ -136,31 +140,32 @@ def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
 
 
 def _together(pool: Pool, taken: float) -> int:
-    """Returns the number of a pool's workers that can share one GPU. `taken`: engines' share of the GPU."""
+    """Returns the number of a pool's workers that can share one GPU, at least 1. `taken`: share of the GPU
+    that Ray reserves for engines."""
     return max(1, int((1 - taken) / pool.gpus + 1e-6))
 
 
 def _pool(
-    who: str, pool: Pool, models: Sequence[Model], cluster: Cluster, taken: float = 0.0, share: float = 0.0
+    place: str, pool: Pool, models: Sequence[Model], cluster: Cluster, taken: float = 0.0, share: float = 0.0
 ) -> Placement:
-    """Returns the placement of a pool. `taken`, `share`: engines' share of the actors' GPU in Ray's count,
-    and of its memory."""
+    """Returns the placement of a pool. `taken`: share of a GPU that Ray reserves for engines next to the
+    pool's actors. `share`: share of the GPU's memory that these engines take."""
     absent = [m.name for m in models if m.loader not in WEIGHTLESS | REMOTE and model_size(m) is None]
-    held, device = _held(models), "cpu"
+    memory, device = _memory_of(models), "cpu"
     if pool.gpus:
-        held.append(MemoryUse("room to compute", ENCODER_GIB))
+        memory.append(MemoryUse("room to compute", ENCODER_GIB))
         together = min(pool.size, _together(pool, taken))
         device = f"{pool.gpus:g} GPU" + (f", {together} on one" if together > 1 else "")
         if together > 1:
-            held = [MemoryUse(f"{together} x {h.item}", together * h.gib) for h in held]
+            memory = [MemoryUse(f"{together} x {h.item}", together * h.gib) for h in memory]
     return Placement(
-        name=f"pool {who}",
+        name=f"pool {place}",
         actors=pool.size,
         cpus=pool.cpus,
         gpus=pool.gpus,
         device=device,
         models=tuple(m.name for m in models),
-        memory=tuple(held),
+        memory=tuple(memory),
         available_gib=cluster.gpu_gib * (1 - share) if pool.gpus else None,
         note=f"not here, not counted: {', '.join(absent)}" if absent else "",
     )
@@ -168,25 +173,25 @@ def _pool(
 
 def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
     needs, size = engines.needs(model), model_size(model)
-    ways = model.tensor_parallel
+    gpus_each = model.tensor_parallel
     on_gpu = cluster.device.startswith("cuda")
-    has = engines.gpu_memory_utilization * cluster.gpu_gib if on_gpu else None
-    held: list[MemoryUse] = []
+    available_gib = engines.gpu_memory_utilization * cluster.gpu_gib if on_gpu else None
+    memory: list[MemoryUse] = []
     note = ""
     if size is None:
         note = f"not here, not counted: {model.name}"
-    elif has is not None:
-        share = f" / {ways}" if ways > 1 else ""
-        held = [
-            MemoryUse(f"weights{share}", size.bytes / ways / GIB),
+    elif available_gib is not None:
+        share = f" / {gpus_each}" if gpus_each > 1 else ""
+        memory = [
+            MemoryUse(f"weights{share}", size.bytes / gpus_each / GIB),
             MemoryUse("graphs and activations", ENGINE_GIB),
         ]
-        if context := _context_gib(model, size) / ways:
-            held.append(MemoryUse(f"one context of {model.max_model_len}{share}", context))
-        free = max(0.0, has - size.bytes / ways / GIB - ENGINE_GIB) * ways
+        if context := _context_gib(model, size) / gpus_each:
+            memory.append(MemoryUse(f"one context of {model.max_model_len}{share}", context))
+        free = max(0.0, available_gib - size.bytes / gpus_each / GIB - ENGINE_GIB) * gpus_each
         note = _room(free, _context_gib(model, size), 0)
     else:
-        held = [MemoryUse("weights", size.bytes / GIB), MemoryUse("keys and values", engines.kv_cache_gib)]
+        memory = [MemoryUse("weights", size.bytes / GIB), MemoryUse("keys and values", engines.kv_cache_gib)]
         note = _room(engines.kv_cache_gib, _context_gib(model, size), 1)
     device = f"{needs['GPU']:g} GPU" if on_gpu else "cpu"
     return Placement(
@@ -196,8 +201,8 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
         needs["GPU"],
         device,
         (model.name,),
-        tuple(held),
-        has,
+        tuple(memory),
+        available_gib,
         note,
     )
 
@@ -213,8 +218,9 @@ def _context_gib(model: Model, size: ModelSize) -> float:
 
 
 def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> None:
-    """Raises ClusterTooSmall with the arithmetic if a model is larger than its memory, and ConfError if the
-    device cannot compute a model's dtype."""
+    """Refuses models that do not fit. Raises ClusterTooSmall with the arithmetic if a pool or an engine needs
+    more memory than its GPU has. Raises it also if one context of an engine on CPUs exceeds `kv_cache_gib`.
+    Raises ConfError if the device cannot compute a model's dtype."""
     for model in (*embedders, *asked):
         load.require_computable(model, cluster.backend, cluster.device)
     for placed in placement(cluster, embedders, asked):
@@ -245,7 +251,7 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
 
 
 def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
-    """Maps each stage to the pool that does it. `pools`: names of the run's pools (`placement`)."""
+    """Maps each stage to the name of the pool that computes it. `pools`: names of the run's placements."""
     answers = "pool engines.answer" if "pool engines.answer" in pools else "pool answer"
     where: dict[str, str] = {}
     for c in recipe.corpus:

@@ -1,7 +1,9 @@
 """Worker processes: the state that a process keeps between blocks and graphs, and its work on a block.
 
-Ray reuses the processes of tasks, so a kit stays loaded with its models. Trouble that is no row's fault
-becomes a record that the driver reads (`halt`), or a part that is handed back. The process never raises.
+A part is the rows of one task; a block has the rows of one part, between two operators of a graph. Ray reuses
+the processes of tasks, so a kit stays loaded with its models. Work on a block never raises: an error is noted
+in the block, or the block notes that its part is handed back, since its rows are not to blame. If the run
+must end, a record in the store says so to the driver and other processes (`GraphRun.halt`).
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ def notes_of(graph: str) -> str:
 
 
 def noting(graph: str) -> Callable[[str, int], None]:
-    """Makes a listener (`PartInHand`) that stores the progress of this process for the driver."""
+    """Returns a listener for `core.progress.IN_HAND` that stores this process's progress for the driver."""
     last = -NOTE_S
 
     def note(part: str, units: int) -> None:
@@ -135,19 +137,19 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class GraphRun:
-    """Facts of a graph that each of its processes has."""
+    """Description of a running graph, sent to each of its processes."""
 
     name: str  # unique for each graph
     worker: WorkerConfig
     limits: Timeouts
-    records: tuple[str, str] | None  # table and run whose completion records mark parts as done; None: none
+    records: tuple[str, str] | None  # table and run of the parts' completion records; None: it has no records
 
     def halted(self) -> bool:
         return self.records is not None and halted(Store.open(self.worker.store), *self.records) is not None
 
     def halt(self, block: PartRows) -> None:
         """Stores the reason why the run must end, for the driver and for parts that have not begun. If the
-        store refuses it, the sink reports it at the end."""
+        store cannot be written, the driver learns the reason from the block at the end of the graph."""
         if self.records is not None:
             with suppress(Exception):
                 halt(Store.open(self.worker.store), *self.records, block.note.text())
@@ -187,7 +189,7 @@ class Process:
             self.wait(loaded())
 
     def read(self, graph: GraphRun, task: Task, key: Key) -> pa.Table:
-        """Returns the first rows of a part: its ids, read from the plan of the run."""
+        """Returns the first block of a part: the ids of its rows, read from the plan of the run."""
 
         async def read() -> PartRows:
             if task.planned is None:
@@ -201,6 +203,7 @@ class Process:
     def operate(
         self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig, rows: pa.Table
     ) -> pa.Table:
+        """Runs the operator at `place` of a graph on a block. Returns an ended block unchanged."""
         block = PartRows.of(rows)
         if block.note.over:
             return rows
@@ -217,7 +220,8 @@ class Process:
         return self._done(graph, block, operated(), alone=not operator.in_hand).table()
 
     def store(self, graph: GraphRun, work: StagedWork, rows: pa.Table) -> str:
-        """Stores a part and returns its outcome, as JSON (`tasks.OUTCOME`)."""
+        """Stores a part and returns its outcome as JSON (`tasks.OUTCOME`): a result, or a part handed back.
+        If the part ended early, returns the reason."""
         block, outcomes = PartRows.of(rows), list[Outcome]()
         if block.note.ended:
             return OUTCOME.dump_json(block.note.ended).decode()
@@ -235,8 +239,8 @@ class Process:
     def _done(
         self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows], alone: bool = True
     ) -> PartRows:
-        """Does work on a block within its time limit; an error becomes the block's end. `alone`: no other
-        such work runs in this process meanwhile."""
+        """Does work on a block within its time limit. An error ends the block and is noted in it. `alone`:
+        True: no other work with `alone` runs in this process meanwhile."""
         if self._broken:
             os._exit(1)  # Ray starts another process and sends it this block again
         try:
@@ -263,8 +267,8 @@ class Process:
         return self._opened.setdefault((graph.name, place), [])
 
     async def _kit(self, config: WorkerConfig) -> LocalKit:
-        """Returns the kit of a configuration. Kits of configurations that differ from it only in threads stay
-        open, since a process of Ray's tasks serves several operators. All others are closed."""
+        """Returns the kit of a configuration. Keeps open kits of configurations that differ only in threads,
+        since a process of Ray's tasks serves several operators. Closes all other kits."""
         for held, kit in self._kits:
             if held == config:
                 return kit

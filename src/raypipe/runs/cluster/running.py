@@ -1,8 +1,9 @@
-"""Tasks on Ray: run as a graph of Ray Data, followed by the parts' records, and retried row by row.
+"""Execution of tasks on Ray, as a graph of Ray Data, with retries row by row.
 
-`write_datasink` blocks, so a thread runs the graph, while the driver reads completion records. A part without
-a record at the end of the graph has lost its processes. Its rows are then tried one by one, which finds a row
-that kills its process.
+A part is the rows of one task. When it is stored, its completion record appears in the store. A thread runs
+the graph, since `write_datasink` blocks; the driver meanwhile reads the records. A part without a record at
+the end of the graph has lost its processes. Its rows are then tried one by one, which finds a row that kills
+its process.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class WorkerDied(RaypipeError):
 
 
 class TrialWorker:
-    """A process that opens its work once, then does task after task under a time limit."""
+    """A process for trying rows alone. It opens its work once, then does each task under a time limit."""
 
     def __init__(self, limits: Timeouts, work: TableTask) -> None:
         self._limits, self._work, self._alarm = limits, work, Alarm()
@@ -68,8 +69,9 @@ class TrialWorker:
 
 
 def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
-    """Retries a task whose workers died: each row alone, then together all rows that succeeded. Hands the
-    task back if no row succeeds. Raises any error of a worker, and WorkerDied."""
+    """Retries a task whose workers died: each row alone, then all rows together without those that ended
+    their worker. Hands the task back if each of several rows ends its worker alone, or if the work hands back
+    a row. Raises any error of a worker, and WorkerDied if a worker dies with rows that are fine alone."""
     worker = ray.remote(TrialWorker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     task = task.with_ids(Store.open(work.worker.store))
     lost: dict[str, FailedRow] = {}
@@ -79,7 +81,7 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         for id in task.ids:
             try:
                 ray.get(actor.open.remote())
-            except DIED:  # it died between two rows, so from another cause
+            except DIED:  # the worker died between two rows, so not because of a row
                 actor = worker.remote(limits, work)
                 ray.get(actor.open.remote())
             tried = _tried(actor, Task(task.name, (id,), trial=True), limits)
@@ -114,7 +116,7 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
 
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
-    """Does one row alone. Returns its result, or a fault if its worker died or took too long."""
+    """Does one row alone. Returns its result, or a fault if the row's worker died or took too long."""
     start, limit_s = time.monotonic(), limits.task_timeout_s(1)
     try:
         done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limit_s)
@@ -147,11 +149,11 @@ def run(
 ) -> Iterator[Outcome]:
     """Does all tasks and yields their outcomes, in any order.
 
-    A part whose process dies is tried TRIES times in all, then row by row. A process that hands a part back
-    because it is broken is replaced. Raises any error of an operator; parts that were done before stay done.
-    If the caller empties `tasks`, no more of them begin, and running ones finish. Closing the generator ends
-    them. If nodes are gone and nothing finishes any more, another graph does the rest on the remaining nodes,
-    with new `pools()`. `said` receives the statistics of each graph.
+    A part whose process dies is tried TRIES times in all, then row by row. A broken process hands its part
+    back and is replaced. Raises any error of an operator; parts that are stored by then remain stored. If the
+    caller empties `tasks`, no more tasks begin, and running ones finish. Closing the generator ends them. If
+    a node is dead and no part finishes any more, another graph does the unfinished tasks on the remaining
+    nodes, with new `pools()`. `said` receives the statistics of each graph.
     """
     left, worker = {task.name: task for task in tasks}, work.worker
     staged: StagedWork = work if isinstance(work, StagedWork) else Whole(work, verb)
@@ -221,8 +223,8 @@ class _Running:
             self._ended.set()
 
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
-        """Yields outcomes of parts as their records appear, and at the end those that the sink returned.
-        Begins no more parts once `wanted` is empty."""
+        """Yields outcomes of parts as their records appear, and at the end all outcomes that the sink
+        returned. Begins no more parts once the caller has emptied `wanted`."""
         halting, pause_s, backoff = False, LOOK_S, self.graph.worker.backoff()
         while not self._ended.wait(pause_s):
             start = time.monotonic()
@@ -258,12 +260,12 @@ class _Running:
                 raise Raised.revived(outcome)
 
     def recorded(self) -> Iterator[Outcome]:
-        """Yields outcomes of parts recorded since the last call. Raises any error of an operator."""
+        """Yields outcomes of parts recorded since the last call. Raises an error that ended the run."""
         if self.graph.records is None:
             return
         mine = {task.name for task in self.tasks}
         for part, facts in new_parts(self._store, *self.graph.records, self._seen):
-            if part not in mine:  # of an earlier attempt
+            if part not in mine:  # a part of an earlier attempt
                 continue
             result = TaskResult.of(part, facts)
             self._last = time.monotonic()
@@ -278,7 +280,7 @@ class _Running:
 
     @property
     def nodes_gone(self) -> bool:
-        """True if a node that was there at the start is gone: its rows are not to blame."""
+        """True if a node that was alive at the start is dead: unfinished rows are then not to blame."""
         return not self._nodes <= _nodes()
 
 

@@ -1,11 +1,12 @@
-"""Operators of the question half: slices of neighbouring stages, which `QuestionExecutor` runs.
+"""Operators that answer questions. Each runs a slice: neighbouring stages of a recipe's question steps.
 
     after        rows
     Missing      one per question: `id`
     a slice      one per question: its whole state, in the columns of the table `answers`
 
-A slice ends where the next stage calls another kind of model. So one block is reranked while language models
-write the replies of another block. A step is never cut: `iterate` calls all its models in one slice.
+A slice usually ends before a stage that calls another kind of model (`cut_by_kind`, `cut_for_gpus`). So one
+block is reranked while language models write the replies of another block. A step is never cut: `iterate`
+calls all its models in one slice. `QuestionExecutor` runs the stages of a slice.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ from raypipe.store.index import IndexSpec, LanceIndex
 from raypipe.store.memo.disk import StoreMemo
 
 MEMOS: WeakKeyDictionary[LocalKit, tuple[str, StoreMemo]] = WeakKeyDictionary()
-"""Kit of a process -> (its current run, the run's memo in the process)."""
+"""Kit of a process -> (name of the current run, the process's memo (cache) for this run)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersTask:
-    """Work that answers questions: the question half of a recipe."""
+    """Work that answers questions with the question steps of a recipe."""
 
     worker: WorkerConfig
     recipe: Recipe
-    table: str  # filled by this work
+    table: str  # table that this work fills
     run: str
-    sources: AnswerSources  # evidence of the questions
+    sources: AnswerSources  # what each answer depends on besides the recipe; makes the keys of answers
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
     fresh: bool = False  # True: language models are called again even if the memo has their replies
@@ -67,7 +68,7 @@ class AnswersTask:
 
     @property
     def records(self) -> tuple[str, str]:
-        """Table and run of the completion records: a part with a record there is done."""
+        """Table and run of the completion records. A part (the rows of one task) with a record is done."""
         return self.table, self.run
 
     def operators(self) -> Sequence[Operator]:
@@ -77,7 +78,7 @@ class AnswersTask:
         ]
 
     def memo_of(self, kit: LocalKit) -> StoreMemo:
-        """Returns the memo of a process for this run. Slices share it, so no call is made by two of them."""
+        """Returns a process's memo (cache) for this run. Its slices share the memo: no call is made twice."""
         if MEMOS.get(kit, ("",))[0] != self.run:
             MEMOS[kit] = self.run, StoreMemo(self.worker.store, self.memo, self.fresh)
         return MEMOS[kit][1]
@@ -86,7 +87,7 @@ class AnswersTask:
         return await in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
 
     async def open_sink(self, process: str) -> Sink:
-        """Opens the sink, which stores answers and faults."""
+        """Opens the sink: the last function of the work, which stores answers and faults."""
         store = await self.worker.open_store()
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
@@ -98,8 +99,8 @@ class AnswersTask:
 
 
 QUEUED = 2
-"""Questions in flight per chat that a model takes at a time. Half of them may wait for the longest reply of
-their block while the others keep the model busy."""
+"""Questions in flight for each chat that a model takes at a time. Half of the questions may wait for the
+longest reply of their block while the other half keeps the model busy."""
 
 TWICE = "asked twice"
 """Name of the counters of chats that are sent twice. No stage can have this name."""
@@ -111,8 +112,10 @@ Cut = tuple[str, int, int]
 
 
 def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
-    """Cuts stages into slices of neighbours that call the same kind of model. A stage that calls none joins
-    the slice before it."""
+    """Cuts stages into slices of neighbours that call the same kind of model.
+
+    A stage that calls no model, or that decides the answer, joins the slice before it, if there is one.
+    Stages at the beginning that only rewrite questions of a conversation join the slice of the next stage."""
     cuts, last = list[Cut](), ""
     for i, stage in enumerate(stages):
         kind = _kind(stage) or last
@@ -127,8 +130,8 @@ def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
 
 
 def cut_for_gpus(stages: Sequence[Stage[Step]]) -> list[Cut]:
-    """Cuts stages into at most two slices: up to the last stage with a model of the process itself, which
-    holds a GPU; then the stages that only call engines."""
+    """Cuts stages into at most two slices. The first ends after the last stage with an embedder or reranker,
+    which hold a GPU. The second calls language models; if it would call none, one slice has all stages."""
     own = [i for i, stage in enumerate(stages) if _kinds(stage) & {"embedder", "reranker"}]
     end = own[-1] + 1 if own else 0
     if not any("generator" in _kinds(stage) for stage in stages[end:]):
@@ -142,26 +145,27 @@ def _kinds(stage: Stage[Step]) -> set[str]:
 
 
 def _kind(stage: Stage[Step]) -> str:
-    """Returns the kind of model that decides a stage's slice; "" if it calls none, or about few questions."""
+    """Returns the kind of model by which a stage is put into a slice. Returns "" if the stage calls no model,
+    or calls it only for conversations (`of_turns`)."""
     kinds = set[str]() if of_turns(stage.step) else _kinds(stage)
     return next((k for k in ("generator", "reranker", "embedder") if k in kinds), "")
 
 
 @dataclass(frozen=True, slots=True)
 class StageSlice:
-    """Operator of some neighbouring stages of the question half."""
+    """Operator of some neighbouring stages of the recipe's question steps."""
 
     work: AnswersTask
     name: str
-    first: int
-    end: int
+    first: int  # index of the first stage
+    end: int  # index after the last stage
 
     pool: ClassVar[Literal["answer"]] = "answer"
 
     @property
     def in_hand(self) -> int:
-        """Questions in flight, enough to fill the engines or an endpoint's concurrency. 0 if the slice does
-        more than call language models; with GPUs, if it is not the slice `generate`."""
+        """Questions in flight, enough to fill the engines or an endpoint's concurrency. 0: a block per
+        process, since the slice calls embedders or rerankers, or with GPUs is not named generate."""
         worker, stages = self.work.worker, self.work.recipe.question[self.first : self.end]
         if worker.device.startswith("cuda"):
             light = self.name == "generate"
@@ -183,7 +187,7 @@ class StageSlice:
         )
         steps = [s.step for s in work.recipe.question[stages]]
         on_engines = [s for s in steps if any(m.loader == "vllm" for m in asked_models(s))]
-        replies = [name for s in on_engines for name in named(s.writes(), "replies")]  # their names
+        replies = [name for s in on_engines for name in named(s.writes(), "replies")]  # names of replies
         held: dict[str, tuple[Question, str, str]] = {}  # id -> state, key and row key of its answer
 
         def read(ids: Sequence[str]) -> None:
@@ -246,14 +250,14 @@ def _complete(question: Question) -> bool:
 
 
 def _faults(question: Question) -> tuple[Fault, ...]:
-    """Returns faults of an incomplete question: its own, else of its replies, else one per omitted stage."""
+    """Returns a question's faults, else the transient faults of its replies, else one per omitted stage."""
     transient = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
     omitted = [Fault(s, "omitted", "a service was unavailable", True) for s in question.degraded]
     return question.faults or tuple(transient) or tuple(omitted)
 
 
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
-    """Makes rows of the table `answers` from (key, row key, answered question). `recipe`: its digest."""
+    """Makes rows of the table `answers` from (key, row key, answered question). `recipe`: a digest."""
     table = arrow.question.table(q for _, _, q in rows)
     columns = {
         "key": arrow.id_column(k for k, _, _ in rows),

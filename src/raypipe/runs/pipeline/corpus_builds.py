@@ -1,4 +1,4 @@
-"""Builds of a recipe's corpus half: the missing rows of each table, and the task that computes them."""
+"""Builds of the tables that a recipe's corpus steps fill: the missing rows of each, and the task for them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from raypipe.store.tables import LENGTHS, POSTINGS
 
 @dataclass(frozen=True, slots=True)
 class CorpusBuilds:
-    """Builds of the tables of a recipe's corpus half in a store."""
+    """Builds of the tables of texts, passages, vectors and postings that a recipe needs in a store."""
 
     store: Store
     recipe: Recipe
     worker: WorkerConfig
-    max_rows: int  # largest number of sources of a task
+    max_rows: int  # most sources of a task
 
     def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
-        """Yields the builds that bring texts, passages and vectors up to date, in order. `streams` returns
-        whether parsing and embedding can run at the same time. If so, sources without any rows first go
-        through all steps in one pass. A killed run is resumed in the form in which it began."""
+        """Yields the builds that bring texts, passages and vectors up to date, in order.
+
+        `streams` returns whether parsing and embedding can run at the same time; None: they cannot. If they
+        can, sources without any rows first go through all steps in one pass. A killed run is resumed as it
+        began: in one pass, or table by table."""
         single = [self.texts(wanted), self.passages(wanted)]
         single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
         if (whole := self.whole(single, wanted)) is not None:
@@ -115,9 +117,9 @@ class CorpusBuilds:
         return self.missing(table, wanted.among(sources_with_chunks(passages), at))
 
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
-        """Returns the build of texts, passages and vectors in one pass, for sources without any of them.
-        Returns None if the recipe has no embedder, or embeds from stored texts. `single`: the builds of these
-        tables, in this order."""
+        """Returns the build of texts, passages and vectors in one pass, for sources without rows in all these
+        tables. Returns None if the recipe has no embedder, or embeds from stored texts. `single`: the build
+        of each table, in this order."""
         if not (models := self.recipe.embedders()) or self.recipe.embeds_from_texts:
             return None
         *first, last = ((b.table, b.schema) for b in single)
@@ -183,8 +185,8 @@ class CorpusBuilds:
 
 
 def failed_ids(store: Store, work: Container[str]) -> set[str]:
-    """Returns the ids of dead letters of some work. `work`: tables of the corpus half, or keys of answers. A
-    row with a transient fault is pending, and not included."""
+    """Returns the ids of dead letters: rows with a final fault. `work`: names of the tables, or keys of the
+    answers, in which they failed. A row with a transient fault is pending, and not included."""
     faults = store.scan("faults", ["id", "digest"], filter="NOT transient")
     rows = zip(faults["id"].to_pylist(), faults["digest"].to_pylist(), strict=True)
     return {id for id, digest in rows if digest in work}

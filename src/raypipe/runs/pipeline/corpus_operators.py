@@ -1,15 +1,15 @@
-"""Operators of the corpus half: sources to texts, passages and vectors.
+"""Operators of a recipe's corpus steps: sources to texts, passages and vectors.
 
     after        rows
-    Missing      one per source: its id, `source`, by which the first operator reads the source itself
+    Missing      one per source: its id, `source`; the first operator reads the source by this id
     parse        one per source: the columns of the table of texts
     split        one per chunk: `SPANS`, `chunk_text`
     tokenize     the rows of split, with a column `tokens NAME` per embedder; only if embedders have GPUs
     embed        one per row of a table of vectors: `SPANS`, and `vector NAME` of its embedder
 
-`parse` and `split` store their own rows, and Ray Data's sink those of the last operator. A part, the rows of
-one task, is done once the sink's last table has its completion record. A row that is lost on the way is
-missing in its table, whose build finds it.
+`parse` and `split` store the rows that they compute, if another operator follows. The sink, which follows the
+last operator, stores the rows of the last. A part (the rows of one task) is done once the last table of the
+sink has the part's completion record. The next build of a table computes rows that were lost on the way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from raypipe.store import Store, with_chunkless, write_part
 from raypipe.store.memo.disk import StoreMemo
 from raypipe.store.parts import read_record, staged
 
-TOKENS, VECTOR = "tokens ", "vector "  # prefixes of columns, before the name of an embedder
+TOKENS, VECTOR = "tokens ", "vector "  # prefixes of column names, before the name of an embedder
 
 
 CorpusStep: TypeAlias = Literal["parse", "split", "embed"]
@@ -57,20 +57,20 @@ ALL_STEPS: tuple[CorpusStep, ...] = ("parse", "split", "embed")
 
 @dataclass(frozen=True, slots=True)
 class CorpusTask:
-    """Work that takes sources through some consecutive steps of the corpus half."""
+    """Work that takes sources through some consecutive corpus steps: parse, split, embed."""
 
     worker: WorkerConfig
     recipe: Recipe
     run: str
     steps: tuple[CorpusStep, ...] = ALL_STEPS
-    models: tuple[Model, ...] = ()  # embedders; (): it does not embed
+    models: tuple[Model, ...] = ()  # embedders; (): no step embeds
     memo: Mapping[str, int] = field(default_factory=dict)  # memo table -> pinned version
 
     key: ClassVar[Key] = "source"
 
     @property
     def records(self) -> tuple[str, str]:
-        """Table and run of the completion records: a part with a record there is done."""
+        """Table and run of the completion records. A part (the rows of one task) with a record is done."""
         return self.tables(self.steps[-1])[-1], self.run
 
     def tables(self, step: CorpusStep) -> Sequence[str]:
@@ -89,7 +89,7 @@ class CorpusTask:
         return await in_turn(self, kit)
 
     async def open_sink(self, process: str) -> Sink:
-        """Opens the sink, which stores the rows of the last step, and faults."""
+        """Opens the sink after the last operator, which stores the rows of the last step, and faults."""
         store, first, last = await self.worker.open_store(), self.tables(self.steps[0])[0], self.steps[-1]
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ class CorpusTask:
 
 @dataclass(frozen=True, slots=True)
 class CorpusOperator:
-    """Operator of one step of the corpus half."""
+    """Operator of one corpus step, or of tokenizing before `embed`."""
 
     work: CorpusTask
     name: CorpusVerb
@@ -146,7 +146,7 @@ class CorpusOperator:
         work, store = self.work, await self.work.worker.open_store()
         corpus = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s)
         read, table = work.recipe.texts_table, work.recipe.passages_table
-        texts: list[pa.Table] = []  # of the current block
+        texts: list[pa.Table] = []  # rows of the current block
         split: list[str] = []  # sources of the current block that did not fail
 
         def take(block: PartRows) -> None:
@@ -259,8 +259,8 @@ class CorpusOperator:
 
 
 def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
-    """Stores a part, then returns the rows of `on` whose source is in the stored part. An earlier attempt may
-    have stored it already, without sources that had a transient fault then."""
+    """Stores the rows of a part, then returns the rows of `on` whose source is in the stored part. If an
+    earlier attempt stored the part, it may lack sources that had a transient fault then."""
     earlier = read_record(store, table, run, part) is not None
     write_part(store, table, run, part, rows, {})
     if not earlier:

@@ -1,8 +1,8 @@
-"""Counters of a run, accumulated across restarts; caps on the spending of a command; a clock of its parts.
+"""Counters of a run over all its attempts; caps on a command's spending; a clock of a run's parts.
 
-Each completion record of a task has the task's counts. A commit deletes these records, so their sums are
-first saved in one small file of the store, until a report contains them. Once a cap is reached, a run begins
-no task; running tasks still finish and are paid. Depends on counts and prices, not on tables or steps.
+Each completion record of a task has the task's counts. A commit deletes these records, so the sums of the
+counts are first saved in one small file of the store, until a report contains them. Once a cap is reached, a
+run begins no further task; running tasks still finish and are paid. It depends on no table or step.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RunCounters:
     tables: dict[str, TableCounters] = field(default_factory=dict)  # run of a table -> counts of all attempts
     earlier: TableCounters = field(default_factory=TableCounters)  # earlier attempts, summed over `tables`
     store: Store | None = None  # the counters are saved here until reported; None: they are not saved
-    name: str = ""  # of the counters' file in the store
+    name: str = ""  # name of the counters' file in the store
     seconds: dict[str, Mapping[str, float]] = field(default_factory=dict)
     """Question id -> stage -> seconds: the question's share of the task that answered it in this run."""
     memo_damaged: int = 0  # damaged tables and files of the memo, in this attempt
@@ -74,7 +74,7 @@ class RunCounters:
         return total.counts
 
     def since(self) -> Counts:
-        """Returns the counts of this attempt, by stage: those of all attempts minus the earlier ones."""
+        """Returns the counts of this attempt, by stage: of all attempts minus those of earlier attempts."""
         now = self.counts
         for name, before in self.earlier.counts.items():
             if name in now:
@@ -94,7 +94,7 @@ class RunCounters:
     def add(
         self, run: str, counts: Mapping[str, StageCounters], earlier: bool = False, tasks: int = 1
     ) -> None:
-        """Adds the counts of one task. `earlier`: an earlier attempt ran it. `tasks` 0: it did not finish."""
+        """Adds the counts of one task. `earlier`: it ran in an earlier attempt. `tasks`: 0 if unfinished."""
         self.tables.setdefault(run, TableCounters()).add(counts, tasks)
         if earlier:
             self.earlier.add(counts)
@@ -133,7 +133,7 @@ def forget_runs(store: Store, runs: Collection[str]) -> None:
 class Caps:
     """Caps on one command. The spending of earlier attempts does not count. None: no cap."""
 
-    calls: int | None = None  # computed calls to models and graphs; cached ones do not count
+    calls: int | None = None  # calls to models and graphs; cached results do not count
     usd: float | None = None  # US dollars, for models and machines with a price
     hours: float | None = None  # wall time since the command began
     prices: Prices = NO_PRICES
@@ -157,8 +157,8 @@ class Caps:
         return any(cap is not None for cap in (self.calls, self.usd, self.hours))
 
     def check(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> None:
-        """Raises CapReached if this attempt has reached a cap. `seconds`: since it began; `judged`: calls to
-        the judge so far."""
+        """Raises CapReached if this attempt has reached a cap. `seconds`: time since the attempt began;
+        `judged`: calls to the judge so far; None: none."""
         if spent := self.reached(done, seconds, judged):
             raise CapReached(spent)
 
@@ -188,15 +188,15 @@ NO_CAPS = Caps()
 
 
 PARTS = ("opening", "reading", "planning", "starting", "loading", "computing", "storing", "scoring", "rest")
-"""Parts of a run's wall time: `opening` Python, imports and the recipe; `reading` files into the store;
-`planning`; `starting` Ray, engines and workers; `loading` models in workers (imports, weights); `computing`
-the steps; `storing` tables and cached values; `scoring` answers; `rest`: everything else."""
+"""Parts of a run's wall time. opening: start of Python, imports, reading the recipe. reading: files into the
+store. planning: the plan. starting: Ray, engines and workers. loading: models in workers (imports, weights).
+computing: the steps. storing: tables and cached values. scoring: answers. rest: everything else."""
 
 
 class WallClock:
-    """Seconds by part of a run. At any moment exactly one part is timed: an inner part pauses the outer one.
+    """Seconds by part of a run. At any moment exactly one part is timed: an inner part pauses the outer part.
 
-    So the parts always add up to the wall time; time outside every part is `rest`.
+    The parts therefore add up to the wall time; time outside all named parts counts as `rest`.
 
     >>> moments = iter([10.0, 11.0, 14.0, 15.0, 17.0])
     >>> clock = WallClock(lambda: next(moments), began=9.0)
@@ -208,7 +208,7 @@ class WallClock:
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter, began: float | None = None) -> None:
-        """Starts the clock. `began`: when the run began, by the clock `now`; None: at this call."""
+        """Starts the clock. `began`: time at which the run began, by the clock `now`; None: this call."""
         self._now, self._last, self._on = now, now(), ["rest"]
         self._seconds = dict.fromkeys(PARTS, 0.0)
         if began is not None:
@@ -227,8 +227,8 @@ class WallClock:
 
     @contextmanager
     def tasks(self) -> Iterator[dict[str, dict[str, float]]]:
-        """Adds the block's wall time to the parts that the busiest worker worked on, and its idle time to
-        `starting`. The block fills the yielded dictionary: worker -> part -> seconds."""
+        """Splits the block's wall time as the busiest worker spent it; that worker's idle time is `starting`.
+        The block fills the yielded dictionary: worker -> part -> seconds."""
         busy: dict[str, dict[str, float]] = {}
         self._book()
         before = self._seconds["starting"]

@@ -1,9 +1,11 @@
-"""Failed rows: found in a batch that raises, then blamed or tried elsewhere; rows of the table `faults`.
+"""Failed rows: `bisected` finds them in a batch that raises, and decides whether they are to blame.
 
-A row is blamed only if another row of its task passed on the same worker, and if a probe shows that the
-models of the stage that raised still compute there. If all rows of a task fail, none is blamed, and another
-worker gets the task. Depends on faults and batches, not on recipes or workers. `runs.cluster.running` finds
-rows that kill their worker; `evaluation.fault_budget` decides whether too many rows failed.
+A row passes if it is computed without a raise and without a transient fault. A row that raises is blamed only
+if another row passed on the same worker, and if a probe (a small request) shows that the models of the stage
+that raised still compute there. If all rows of a task of several rows fail, none is blamed, and another
+worker gets the task. `faults_table` makes the rows of the table `faults`. Depends on faults and batches, not
+on recipes or workers. `runs.cluster.running` finds rows that kill their worker; `evaluation.fault_budget`
+decides whether too many rows failed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Failed: TypeAlias = tuple[str, dict[str, Any], int, str]
 """A row of the table `faults`: (id, fault, attempts, digest of the table or answer that it failed in)."""
 
 Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, FailedRows]]]
-"""Ids -> rows for the table, and failed rows. By the law of batches, any split of the ids gives the same."""
+"""Ids -> rows for the table, and failed rows. By the law of batches, a split of the ids changes nothing."""
 
 Probe: TypeAlias = Callable[[str], Awaitable[None]]
 """Calls the models of a stage in this process. Raises WorkerBroken if one of them does not compute."""
@@ -39,14 +41,14 @@ Probe: TypeAlias = Callable[[str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class FailedRow:
-    """A row that raised in the code or ended the worker that computed it."""
+    """A row that raised an exception or ended the worker that computed it."""
 
     fault: Fault
     attempts: int
 
 
 class Unproven(WorkerBroken):
-    """Error of rows that raised and after which no row passed: they or the worker may be to blame."""
+    """Error of rows that raised, with no row that passed afterwards: rows or worker may be to blame."""
 
     def __init__(self, message: str, rows: tuple[str, ...]) -> None:
         super().__init__(message, rows)
@@ -58,10 +60,10 @@ class Unproven(WorkerBroken):
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Suspected rows of a task that another worker handed back."""
+    """Rows of a task that may be to blame for its failure on a worker that handed the task back."""
 
-    rows: tuple[str, ...] = ()  # raised there, and no row passed after; the next worker tries them first
-    witnessed: bool = False  # True: other rows had passed on that worker before
+    rows: tuple[str, ...] = ()  # ids that raised there, and after which none passed; to be tried first
+    witnessed: bool = False  # True: rows of other tasks had passed on that worker before
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ class _Tried:
     broken: dict[str, FailedRow] = field(default_factory=dict)  # id -> row that raised alone
     stages: set[str] = field(default_factory=set)  # stages that raised, except for lack of memory
     passed: int = 0  # rows that did not raise and have no transient fault
-    since: list[str] = field(default_factory=list)  # rows that raised alone after the last row that passed
+    since: list[str] = field(default_factory=list)  # ids that raised alone after the last row that passed
 
 
 async def bisected(
@@ -86,9 +88,10 @@ async def bisected(
 ) -> tuple[list[tuple[pa.Table, FailedRows]], dict[str, FailedRow]]:
     """Computes all ids and isolates the rows that raise. Returns the results, and these rows by id.
 
-    A batch of n ids that raises is split into batches of sqrt(n), and those into single rows. A row that
-    raises alone, at the latest in its third attempt, is suspected. `witnessed`: other rows passed on this
-    worker before. `suspects`: from the worker that handed the task back; None: no worker did.
+    A batch of n ids that raises is split into batches of sqrt(n) ids, and such a batch into single rows. A
+    row is thus alone in its third attempt at the latest; if it raises then, it is isolated. `witnessed`: rows
+    of other tasks passed on this worker before. `suspects`: rows that may be to blame, from the worker that
+    handed the task back; None: no worker did.
 
     Raises WorkerBroken if the rows are not proven to blame, and passes on every RaypipeError, which no row
     causes. Unavailable stores and services are tried again after the waits of `backoff`.
@@ -109,12 +112,12 @@ async def bisected(
             if len(some) > 1:
                 size = math.isqrt(len(some)) if attempt == 1 else 1
                 cut = [(some[at : at + size], attempt + 1) for at in range(0, len(some), size)]
-                waiting = cut + waiting  # first, so that other rows pass or fail after the ones that raised
+                waiting = cut + waiting  # tried next, so that other rows pass or fail after those that raised
                 continue
             stage = e.stage if isinstance(e, StageError) else next(iter(counts))
             cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
             counts[stage].faults += 1
-            memory = isinstance(cause, MemoryError | OutOfMemory)  # another process may use it up: pending
+            memory = isinstance(cause, MemoryError | OutOfMemory)  # another process may be the cause: pending
             if not memory:
                 tried.stages.add(stage)
             detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
@@ -149,8 +152,8 @@ async def _counted(
 
 async def _judge(tried: _Tried, rows: int, probe: Probe, suspects: Suspects | None, witnessed: bool) -> None:
     """Decides whether the rows that raised are to blame. Raises WorkerBroken or Unproven if that is not
-    proven. A row that is alone in its task becomes pending if it raised on two workers, neither of which had
-    passed another row."""
+    proven. The only row of a task becomes pending if it raised on two workers, and no other row had passed
+    there."""
     why = next(iter(tried.broken.values())).fault
     reason = f"{why.step}: {why.detail}"
     if not tried.passed and rows > 1:
@@ -185,7 +188,7 @@ def faults_table(rows: Sequence[Failed], run: str) -> pa.Table:
 
 
 def final_last(faults: pa.Table) -> list[dict[str, Any]]:
-    """Sorts rows of `faults`, transient ones first. In a dictionary by id, a final fault then wins over any
-    number of transient ones."""
+    """Sorts rows of `faults`: transient faults first, final faults last. A dictionary by id that is built in
+    this order keeps the final fault of an id."""
     rows: list[dict[str, Any]] = faults.to_pylist()
     return sorted(rows, key=lambda r: not r["transient"])

@@ -1,6 +1,6 @@
-"""Driver of a recipe over a store: indexes the corpus and answers questions, only where rows are missing.
+"""Driver of a recipe over a store: indexes the corpus and answers questions, for missing rows only.
 
-`corpus_builds` and this module find the missing rows; `table_build` has tasks compute them, and commits. The
+`corpus_builds` and this module find the missing rows; `table_build` has tasks compute and commit them. The
 runner decides where tasks run: in workers on Ray (`runs.cluster`) or in this process (`tasks.inline`). Each
 store has one driver at a time.
 """
@@ -34,7 +34,7 @@ from raypipe.store.keep import abandon
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.sources import all_sources, by_source, corpus_sum
 
-ANSWERS_AT_ONCE = 100  # read per batch: some 40 kB each with fifty citations and twenty hits
+ANSWERS_AT_ONCE = 100  # answers per read; an answer of fifty citations and twenty hits has some 40 kB
 
 SNAPSHOT_QUESTIONS = 128
 """Questions per task that searches the whole store. Over 400,000 vectors of 384 numbers a question takes 1.9
@@ -43,10 +43,10 @@ ms in batches of 256, 3.3 ms in batches of 50."""
 
 @dataclass(frozen=True, slots=True)
 class TaskSizes:
-    """Largest numbers of rows per task, and so per completion record. They are part of no digest."""
+    """Most rows per task, which is also the unit of completion records. The sizes are part of no digest."""
 
-    sources: int
-    questions: int
+    sources: int  # most sources of a task
+    questions: int  # most questions of a task
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Pipeline:
     twice: int = 0  # questions whose chats are sent again, one by one, to count replies that differ
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
-        """Brings the tables of the corpus half up to date, for every source that the questions may search
-        (None: every source in the store). Adds its counts to `done`. Raises errors of stages; finished tasks
-        are kept."""
+        """Fills the tables of texts, passages, vectors and postings for every source that the questions may
+        search. `questions` None: for every source in the store. Adds the counts of the work to `done`. Raises
+        errors of stages; finished tasks are kept."""
         done = done or RunCounters()
         questions = None if questions is None else list(questions)  # iterated twice
         recipe_tables.require_fields(self.store, self.recipe, questions)
@@ -105,12 +105,13 @@ class Pipeline:
         done: RunCounters | None = None,
         renew: Collection[str] = (),
     ) -> RunCounters:
-        """Answers the questions that have no answer from this recipe and evidence. Adds its counts to `done`.
+        """Answers the questions that have no answer from this recipe and the sources as they are now (their
+        evidence). Adds the counts of the work to `done`.
 
-        `fresh`: answers all of them, and calls language models even for cached replies; cached vectors and
+        `fresh`: answers all questions, and calls language models even for cached replies; cached vectors and
         scores are used. `renew`: ids of questions to answer again, with the cache. The commit of new answers
-        removes the old ones. After a kill the next run finishes the work, even without `fresh`. `questions`
-        is iterated several times."""
+        removes the old answers. After a kill the next run finishes the work, even without `fresh`.
+        `questions` is iterated several times."""
         done = done or RunCounters()
         work_id = self.answers_work_id(self.snapshot())
         # Killed runs are finished first, so the evidence of their questions is needed, too.
@@ -149,7 +150,7 @@ class Pipeline:
         with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
                 for id in (work_id, again_id(work_id)):
-                    if (unfinished := begun(self.store, id)) and not unfinished.fresh:  # of cached replies
+                    if (unfinished := begun(self.store, id)) and not unfinished.fresh:  # uses cached replies
                         abandon(self.store, id)
                 self.store.forget("faults", "digest", list(keys))
             self.builder.build(build, done)
@@ -199,7 +200,7 @@ class Pipeline:
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
-        """Returns the evidence of these questions, at the current versions of the tables."""
+        """Returns the evidence of questions now: the searchable sources, and those missing in a table."""
         listed = list(questions)  # iterated twice
         lacks = recipe_tables.lacking(
             self.store, self.recipe, self.sources(listed), {}, self.searches_all(listed)
@@ -232,8 +233,8 @@ class Pipeline:
             yield from (found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, some, strict=True))
 
     def failed_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
-        """Returns rows of `faults` for sources that are missing in a table of the corpus half: one fault per
-        table and source, final ones preferred. `among`: sources to look at; None: all."""
+        """Returns rows of `faults` for sources that are missing in a table of the recipe: one fault per table
+        and source, a final fault if there is one. `among`: ids of the sources to report; None: all."""
         rows = []
         for table in recipe_tables.table_names(self.store, self.recipe):
             last = {r["id"]: r for r in final_last(self.store.rows("faults", "digest", [table]))}
@@ -249,8 +250,8 @@ class Pipeline:
         return digest(corpus_sum(self.store), *read)
 
     def sources(self, questions: Iterable[Question] | None) -> Ids:
-        """Returns the ids of the sources to index, of the kinds that the recipe parses: the cited ones in
-        citation order, or all of the store if a question searches it or `questions` is None."""
+        """Returns the ids of the sources to index, of the kinds that the recipe parses: all sources in the
+        store if a question searches it or `questions` is None, else the cited sources in citation order."""
         kinds, cited = self.recipe.source_kinds(), dict[str, None]()
         for q in questions if questions is not None else ():
             if (sources := q.sources()) is None or self.recipe.searches_all():

@@ -1,14 +1,14 @@
-"""Operators, which compute the rows of a part in steps, and a sink, which stores them.
+"""Operators, which compute the rows of a part (the rows of one task), and a sink, which stores them.
 
-An operator is a frozen record, which any process can receive. Its `open` loads what it needs and returns a
-function that computes one block after another. A task's work is a list of operators and a sink. On Ray each
+An operator is a frozen record, which any process can receive. Its `open` loads models and tables and returns
+a function that computes one block after another. A task's work is a list of operators and a sink. On Ray each
 operator may run in its own processes (`runs.cluster.graph`); `in_turn` runs all of them in one process. A
-batch that raises is split until the failing rows are found; a task whose rows are not to blame is handed
-back. Does not depend on Ray or on how tasks are cut. Between operators a block is an Arrow table:
+batch that raises is split until the failing rows are found; a task whose rows are not proven to blame is
+handed back. Does not depend on Ray or on how tasks are cut. Between operators a block is an Arrow table:
 
-    part                        string: the part, with one completion record; a block has the rows of one part
+    part                        string: name of the part; all rows of a block are of one part
     note                        string: a `Note` as JSON on the first row, else null
-    source, or id               string: key of the row, a source of the corpus half or a question
+    source, or id               string: key of the row, which is a source, or a question
     fault, attempts, digest     for a failed row, which has no other columns: its fault, the number of
                                 attempts, and the table or answer that it failed for
 
@@ -46,12 +46,12 @@ _TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Facts about a part, passed along the operators."""
+    """State of a part, passed along the operators."""
 
     ids: int  # rows of the task
     by: Mapping[str, Share] = field(default_factory=dict)  # pool -> work of its operators so far
-    suspects: Suspects | None = None  # from a worker that handed the part back; None: no worker did
-    trial: bool = False  # True: only tests whether the rows can be computed; stores model replies, no rows
+    suspects: Suspects | None = None  # rows that may be to blame for a hand-back; None: not handed back yet
+    trial: bool = False  # True: tests whether the rows can be computed; caches model replies, stores no rows
     back: HandedBack | None = None  # set by an operator that hands the part back: later operators skip it
     ended: str = ""  # reason why later operators skip the part: SKIPPED, or an error as JSON
 
@@ -103,7 +103,7 @@ class PartRows:
         return cls(part, note, key, table.select(names), lost)
 
     def table(self) -> pa.Table:
-        """Returns the block as an Arrow table. A part without rows gets one with a null key, for its note."""
+        """Returns the block as an Arrow table. If it has no rows, a row with a null key carries the note."""
         rows = self.rows
         if self.failed:
             ids, faults, attempts, digests = zip(*self.failed, strict=True)
@@ -138,8 +138,8 @@ class PartRows:
 
 
 def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], process: str = "") -> RunTask:
-    """Returns a function that runs a task without models, and again while the store is unavailable. `do`
-    returns the numbers of rows and faults."""
+    """Returns a function that runs tasks without models by `do`, and tries again while the store is
+    unavailable. `do` returns the number of rows and the number of faults."""
 
     async def run_task(task: Task) -> TaskResult | HandedBack:
         start = time.perf_counter()
@@ -188,8 +188,8 @@ class Operator(Protocol):
 
     @property
     def in_hand(self) -> int:
-        """Rows in flight in all its processes, enough to keep busy the engines or services that compute for
-        it. 0: it computes itself, one block at a time per process."""
+        """Rows in flight in all processes of the operator, enough to keep its engines or services busy. 0:
+        the processes compute by themselves, one block at a time each."""
         ...
 
     async def open(self, kit: LocalKit) -> Operate:
@@ -229,7 +229,7 @@ def step(
     answer, for `faults`. `take` receives each block before its rows are computed. `keep` stores computed rows
     and returns the rows for the next operator; it is called again while the store is unavailable."""
     steps = {s.name: s.step for s in (*recipe.corpus, *recipe.question)}
-    passed = 0  # rows, in this process
+    passed = 0  # rows that passed in this process so far
 
     async def probe(stage: str) -> None:
         """Sends one small request to each model of a stage, without the memo. Counts it as a call."""
@@ -278,7 +278,7 @@ def step(
 
 
 def _back(part: str, e: Unavailable, counts: Mapping[str, StageCounters], witnessed: bool) -> HandedBack:
-    """Hands a task back: its rows are not proven to blame. `witnessed`: other rows passed in this process."""
+    """Hands a task back: its rows are not proven to blame. `witnessed`: rows of other tasks passed here."""
     for count in counts.values():  # the next worker counts the rows
         count.in_vain(StageCounters())
     if isinstance(e, Unproven):
@@ -289,8 +289,8 @@ def _back(part: str, e: Unavailable, counts: Mapping[str, StageCounters], witnes
 def storing(
     worker: WorkerConfig, pool: str, process: str, write: Callable[[PartRows, Mapping[str, Any]], None]
 ) -> Sink:
-    """Returns a sink: a function that stores a block and returns the outcome of its part. `write` stores rows
-    and faults with the facts for the completion record; it is called again while the store is unavailable."""
+    """Returns a sink: a function that stores a block and returns its part's outcome. `write` stores rows,
+    faults, and the counts for the completion record. It is called again while the store is unavailable."""
 
     async def store(block: PartRows) -> Outcome:
         if block.note.back is not None:
@@ -317,7 +317,7 @@ async def in_turn(
     work: StagedWork, kit: LocalKit | None, operators: Sequence[Operator] | None = None
 ) -> RunTask:
     """Returns a function that runs a task through the operators and the sink, all in this process.
-    `operators` None: those of the work."""
+    `operators` None: the operators of the work."""
     kit, worker = kit or work.worker.kit(None), work.worker
     store = await worker.open_store()
     steps = [await operator.open(kit) for operator in operators or work.operators()]

@@ -39,22 +39,22 @@ Lacks = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class AnswerSources:
-    """Evidence from which a recipe answers some questions. `answer_sources` makes it."""
+    """Evidence of a recipe's answers: what they depend on besides the recipe and the questions' texts."""
 
     snapshot: str  # digest of everything searchable in the store (`Pipeline.snapshot`)
-    lacks: Lacks  # of all sources that these questions may search
+    lacks: Lacks  # for all sources that the questions may search
     whole: str  # digest of `lacks`, for questions that search the whole store; "": no source is missing
     everything: bool = False  # True: the recipe searches the whole store even if a question has citations
     conditional: bool = False  # True: a stage selects sources by their fields in the store
     turns: str = ""  # digest of the steps that read earlier turns (`Recipe.turns_digest`)
-    kept: Mapping[str, AnswerKey] = field(default_factory=dict)  # question id -> answer kept from another run
+    kept: Mapping[str, AnswerKey] = field(default_factory=dict)  # question id -> answer of another run to use
 
     def row(self, question: Question) -> str:
-        """Returns a digest of the question and its full evidence, missing or not (`recipe.row_key`)."""
+        """Returns a digest of the question and all its sources, also missing ones (`recipe.row_key`)."""
         return row_key(question, self.snapshot, self.everything or self.conditional, self.turns)
 
     def absent(self, question: Question) -> str:
-        """Returns a digest of the question's missing evidence; "" if all of it is in the tables."""
+        """Returns a digest of the question's sources that are missing in tables; "" if none is missing."""
         cited = question.sources()
         if cited is None or self.everything:
             return self.whole
@@ -94,7 +94,7 @@ def require_passages(recipe: Recipe, store: Store, questions: Iterable[Question]
 
 
 def lacks_passages(recipe: Recipe, store: Store | None) -> bool:
-    """Returns whether a recipe needs passages and the store has no source for it (`store` None: none)."""
+    """Returns whether a recipe needs passages, but the store (None: no store) has no source for them."""
     if not recipe.needs_passages():
         return False
     return store is None or not store.count("sources", next(filters("kind", recipe.source_kinds())))
@@ -136,7 +136,7 @@ def searched(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
-    """Returns the same tables as `searched`, without checking approximate indexes."""
+    """Returns the recipe's tables as `searched` does, without checking approximate indexes."""
     vectors = {model_identity(m): recipe.vectors_table(m) for m in recipe.embedders()}
     words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
     spec = index_spec(store, recipe.texts_table, recipe.passages_table, vectors, words)
@@ -153,8 +153,8 @@ def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 def files_read(store: Store, recipe: Recipe) -> list[str]:
-    """Returns a list of one digest, of the addresses and times of all files read from folders. Returns an
-    empty list if no step of the recipe reads them (`text.evidence`), or if no folder was read."""
+    """Returns a list of one digest: of the addresses and times of all files that ingest read from folders.
+    Returns [] if no step of the recipe uses these times (`text.evidence`), or if there are no times."""
     if not (store.has(LAYOUTS) and any("index.layouts" in stage.step.reads() for stage in recipe.question)):
         return []
     files = arrow.with_id_texts(
@@ -164,7 +164,8 @@ def files_read(store: Store, recipe: Recipe) -> list[str]:
 
 
 def fields_read(store: Store, recipe: Recipe) -> list[str]:
-    """Returns digests of the fields of all documents; none if no stage or stored question has a condition."""
+    """Returns a list of one digest: of the fields of all documents. Returns an empty list if no stage and no
+    stored question has a condition on fields."""
     if not (recipe.conditions() or _stored_conditions(store)):
         return []
     tables = [t for t in (*NAMED[:1], LAYOUTS) if store.has(t)]
@@ -219,8 +220,8 @@ def table_names(store: Store, recipe: Recipe) -> list[str]:
 
 
 def table_labels(recipe: Recipe) -> dict[str, str]:
-    """Returns label -> table, for each table in which a source can be missing. The labels (`texts`,
-    `passages`, `vectors MODEL`, `words ANALYZER`) are the same for recipes with other tables."""
+    """Returns label -> table, for each table in which a source can be missing. Other recipes have the same
+    labels for other tables: `texts`, `passages`, `vectors MODEL`, `words ANALYZER`."""
     vectors = {f"vectors {model_identity(m)}": recipe.vectors_table(m) for m in recipe.embedders()}
     words = {f"{WORDS}{name}": lengths for name, (_, lengths) in postings_tables(recipe).items()}
     return {"texts": recipe.texts_table, "passages": recipe.passages_table, **vectors, **words}
@@ -230,9 +231,9 @@ def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], w
     """Returns label (`table_labels`) -> the given sources that have no row in its table.
 
     A source without text is listed under `texts` only. A source without chunks needs no vectors or words. A
-    table that does not exist lacks every source, except postings: `words NAME` is left out then, and also if
-    no question searches the whole store (`whole` False), since only such a search reads them. `at`: table ->
-    version; other tables are read at their newest version."""
+    table that does not exist lacks every source. Postings are an exception: `words NAME` is left out if they
+    do not exist, or if no question searches the whole store (`whole` False), since only such a search reads
+    them. `at`: table -> version to read; a table that is not in it is read at its newest version."""
     labels = {
         label: table
         for label, table in table_labels(recipe).items()
@@ -253,8 +254,8 @@ class AnnStage:
 
     name: str
     model: Model  # embedder
-    table: str  # of the vectors
-    top: int  # chunks that it searches for
+    table: str  # table of the vectors
+    top: int  # chunks that the stage searches for
     how: Approximate  # the index and its search settings
 
 
@@ -263,7 +264,7 @@ class AnnState:
     """State of the approximate index that a stage searches."""
 
     stage: str
-    kind: str  # of the index, such as ivf_rq
+    kind: str  # kind of index, such as ivf_rq
     rows: int  # vectors in the table; 0: none yet
     index: str  # name of the index; "": not built
     unindexed: int  # vectors that the index does not contain
@@ -282,7 +283,7 @@ def ann_stages(recipe: Recipe) -> list[AnnStage]:
 
 
 def ann_names(store: Store, recipe: Recipe) -> list[str]:
-    """Returns the names of a recipe's approximate indexes: another index may find other passages."""
+    """Returns the names of a recipe's approximate indexes. Another index may find other passages."""
     tables = dict.fromkeys(s.table for s in ann_stages(recipe))
     opened = (ann_index(store.dataset(t)) for t in tables if store.has(t))
     return [found.name for found in opened if found is not None]

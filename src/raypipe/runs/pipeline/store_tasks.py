@@ -1,9 +1,9 @@
-"""Tasks without models: they invert words into postings, merge the memo, and compact tables.
+"""Tasks without models: they invert words into postings, merge the memo (the cache), and compact tables.
 
 Large merges and compactions are done by tasks, so that no value passes through the driver. A merging task
-writes the rows of some cache files as fragments of their memo table, which no version names yet. The driver
-adds the fragments of all tasks with one commit per table, and then removes the files. After a kill each value
-is still in its file or already in the table, and the next merge does the rest.
+writes the values of some cache files as fragments of their memo table, which no version of the table contains
+yet. The driver adds the fragments of all tasks with one commit per table, and then removes the files. After a
+kill each value is still in its file or already in the table, and the next merge finishes the work.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from raypipe.store.inverter import Inverter
 from raypipe.store.memo.disk import add_folded, cut, ensure_memo, fold, merge_memo, replaces, waiting
 from raypipe.store.parts import drop_records, read_record, record_path
 
-PART_SOURCES = 50_000  # most sources of a part: a second of work, and the most that a kill loses
+PART_SOURCES = 50_000  # most sources of a part (one task): a second of work, and the most that a kill loses
 
 
 @dataclass(frozen=True, slots=True)
 class PostingsTask:
-    """Work that stores words of sources in `postings`, then `lengths`. A part is done once both have it."""
+    """Work that stores words of sources in the table `postings`, then in the table of lengths. A part (the
+    sources of one task) is done once both tables have it."""
 
     worker: WorkerConfig
     analyzer: str
@@ -49,7 +50,7 @@ class PostingsTask:
         inverter = await self.worker.tried(lambda: Inverter(store, self.texts, self.passages, self.analyzer))
 
         def invert(task: Task) -> tuple[int, int]:
-            """Stores words of a task's sources. Returns the numbers of rows of lengths and failed sources."""
+            """Stores words of a task's sources. Returns the number of lengths, and of failed sources."""
             start = time.perf_counter()
             sources = [i for i in task.with_ids(store).ids if i not in task.failed]
             lengths, postings = inverter.rows(sources, self.run, task.name)
@@ -68,11 +69,11 @@ class PostingsTask:
 
 @dataclass(frozen=True, slots=True)
 class StoreTask:
-    """Work on files and fragments by one function, as plain values. If workers die, its ids are not tried one
-    by one, as rows are."""
+    """Work that one function does on files or fragments of tables. The ids of its tasks name them, and are
+    not tried one by one if workers die, as rows are."""
 
     worker: WorkerConfig
-    do: Callable[[Store, Task], tuple[int, int]]  # returns numbers of rows and faults; can be pickled
+    do: Callable[[Store, Task], tuple[int, int]]  # returns a number of rows and of faults; can be pickled
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         store = await self.worker.open_store()
@@ -80,12 +81,12 @@ class StoreTask:
 
 
 MERGED_HERE = 64 << 20
-"""Bytes of cache files that the driver merges itself, sooner than a worker starts; and the bytes per task."""
+"""Most bytes of cache files that the driver merges itself, sooner than a worker starts; also of a task."""
 
 
 def _fold(run: str, store: Store, task: Task) -> tuple[int, int]:
-    """Writes the values of cache files (the ids of a task, all of one memo table) as a part of their table.
-    Returns the numbers of added values and damaged files."""
+    """Writes the values of cache files as a part of their memo table. The ids of the task name the files, all
+    of one table. Returns the number of added values, and the number of damaged files."""
     table = task.ids[0].split("/")[-2]
     if read_record(store, table, run, task.name) is not None:  # written by a worker that died afterwards
         return 0, 0
@@ -108,7 +109,7 @@ def merge(
     start()
     damaged = 0
     for table, sizes in files.items():
-        # Files whose replies replace older ones go first: readers take the first value of a key.
+        # Files whose replies replace older replies go first: readers take the first value of a key.
         newer = {n: s for n, s in sizes.items() if table.startswith("replies-") and replaces(store, n)}
         for some in (newer, {n: s for n, s in sizes.items() if n not in newer}):
             if some:
@@ -120,7 +121,7 @@ def merge(
 def _merged(
     store: Store, worker: WorkerConfig, runner: Runner, table: str, groups: Sequence[Sequence[str]]
 ) -> int:
-    """Merges groups of cache files of one table, a task each. Returns the number of damaged files."""
+    """Merges groups of cache files of one table, a task per group. Returns the number of damaged files."""
     run, damaged = uuid.uuid4().hex, 0
     tasks = {f"{i:06d}": Task(f"{i:06d}", tuple(names)) for i, names in enumerate(groups)}
     work = StoreTask(worker, functools.partial(_fold, run))

@@ -1,7 +1,7 @@
 """Builder of tables: cuts the missing rows of a table into tasks, has a runner compute them, commits once.
 
-The parts of a killed driver are kept, and its run is resumed. `corpus_builds` and `driver` find the missing
-rows and make the tasks.
+The parts (rows of finished tasks) of a killed driver are kept, and its run is resumed. `corpus_builds` and
+`driver` find the missing rows and make the tasks.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def nowhere() -> None:
 class TableBuild:
     """Work that brings one table up to date: its missing rows, and the task that computes them."""
 
-    work_id: str  # names the work: a digest of its stages
+    work_id: str  # name of the work, which is the same if a command is repeated
     table: str
     schema: pa.Schema  # for creating the table
-    pool: Verb  # runs the tasks
+    pool: Verb  # pool of workers that runs the tasks
     done_verb: str  # for the progress line: parsed, split, embedded, answered
     unit: str  # for the progress line: sources, texts, questions
-    max_rows: int  # per task
+    max_rows: int  # most rows of a task
     missing_ids: Callable[[], Sequence[str]]  # ids without a row in the table
     work: Callable[[TableRun], TableTask]
     calls_models: bool = False  # True: the memo is merged before the tasks, so that they can read all of it
@@ -69,7 +69,7 @@ class TableBuild:
     first: tuple[tuple[str, pa.Schema], ...] = ()  # tables of the same tasks, committed before `table`
     spread: bool = True  # False: tasks have `max_rows` rows, even if some workers then get none
     inside: str = ""  # unit of the progress shown while a task runs, such as passages; "": none
-    units: Callable[[Ids], int] = len  # ids -> their number in `unit`
+    units: Callable[[Ids], int] = len  # ids -> their number of `unit`
     groups: Mapping[str, int] = field(default_factory=dict)  # id -> group; neighbours of a group share a task
 
     @property
@@ -92,7 +92,7 @@ class TableBuilder:
     worker: WorkerConfig
 
     def build(self, build: TableBuild, done: RunCounters) -> None:
-        """Brings a table up to date: finishes killed runs first, then computes the other missing rows."""
+        """Finishes killed runs, computes the rows of `build.again` again, then all rows still missing."""
         with self.clock.part("storing"):
             for table, schema in (*build.first, (build.table, build.schema)):
                 self.store.ensure(table, schema)
@@ -129,7 +129,7 @@ class TableBuilder:
             self.connect()
 
     def _again(self, ids: list[str], build: TableBuild, done: RunCounters) -> None:
-        """Computes rows again, together with those that an earlier run of this kind left pending."""
+        """Computes rows again, together with the rows that an earlier run of this work left unfinished."""
         work_id = again_id(build.work_id)
         if (rest := begun(self.store, work_id)) is not None:
             ids = [*rest.ids, *ids]
@@ -145,8 +145,8 @@ class TableBuilder:
             return self.workers(build.pool).per_task(len(ids), build.max_rows)
 
     def _finish(self, run: TableRun, work_id: str, build: TableBuild, done: RunCounters) -> bool:
-        """Runs the remaining tasks of a run and commits it. Returns False if another run added some of its
-        rows meanwhile: then its plan is void, and the missing rows must be found again."""
+        """Runs the remaining tasks of a run and commits its rows. Returns False if another run added some of
+        the rows meanwhile: nothing is committed then, and the missing rows must be found again."""
         if committed(self.store, build.table, run.name) is None:
             self._run(run, build, done)
         try:
@@ -167,7 +167,7 @@ class TableBuilder:
         return valid
 
     def _faults_of(self, run: TableRun, column: str, transient: bool) -> list[str]:
-        """Returns distinct values of a column of a run's faults, either transient or final ones."""
+        """Returns distinct values of a column of a run's transient faults, or of its final faults."""
         which = f"run = '{run.name}' AND {'' if transient else 'NOT '}transient"
         rows = self.store.scan("faults", columns=[column], filter=which)
         return list(dict.fromkeys(rows[column].to_pylist()))
@@ -214,15 +214,15 @@ class TableBuilder:
                         time.sleep(wait_s)
                         done.memo_damaged += self.merge_memo()  # results that workers cached for these tasks
             except (CapReached, Unavailable):
-                done.save(without=run.name)  # its completion records keep their counts
+                done.save(without=run.name)  # the completion records of this run keep its counts
                 raise
         done.save()
 
     def _round(
         self, run: TableRun, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
-        """Runs tasks once and yields those that are handed back. Once a cap is reached, no more tasks begin;
-        raises CapReached after the running tasks have ended."""
+        """Runs tasks once and yields the tasks that are handed back. Once a cap is reached, no more tasks
+        begin; raises CapReached after the running tasks have ended."""
         with self.clock.tasks() as busy, ExitStack() as ending:
             left, waiting = len(tasks), list(tasks)
             results = self.runner(build.pool, build.work(run), waiting)

@@ -1,7 +1,8 @@
-"""Tasks as plain values: some rows of the work on one table, their results, and the worker's configuration.
+"""Work on a table, its tasks and their results as plain values, and the configuration of a worker.
 
-A `TableTask` is a frozen record, which any process can receive. Its `open` loads what it needs and returns a
-function that runs one task after another. Does not depend on Ray.
+A `TableTask` is the work on one table: a frozen record, which any process can receive. Its `open` loads
+models and tables and returns a function that runs one `Task` (some rows of the work) after another. A task
+ends in a `TaskResult`, or is `HandedBack` unfinished. Does not depend on Ray.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Verb: TypeAlias = Literal["parse", "embed", "answer", "index"]
 time."""
 
 
-TRIES = 5  # of a call that a store or service refuses, in one task: 15 s with the waits in between
+TRIES = 5  # tries of a call to an unavailable store or service: 15 s with the waits in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Workers:
     """Processes of one pool. Each caches its own results in memory."""
 
     count: int = 1
-    min_rows: int = 1  # of a task: fewer rows fill no batch, or take longer to store than to compute
+    min_rows: int = 1  # rows of a small task: fewer fill no batch, or take longer to store than to compute
 
     def per_task(self, rows: int, most: int) -> int:
         """Returns the number of rows of a task, for `rows` missing rows and at most `most` per task.
@@ -71,9 +72,9 @@ class Task:
     name: str
     ids: tuple[str, ...] = ()  # of sources or questions; empty if `planned` locates them
     failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> row that is not tried again
-    trial: bool = False  # True: only tests whether the rows can be computed; stores model replies, no rows
-    suspects: Suspects | None = None  # from a worker that handed the task back; None: no worker did
-    planned: PlanRows | None = None  # place of the ids in the run's plan, sent in place of the ids
+    trial: bool = False  # True: tests whether the rows can be computed; caches model replies, stores no rows
+    suspects: Suspects | None = None  # rows that may be to blame for a hand-back; None: not handed back yet
+    planned: PlanRows | None = None  # place of the ids in the run's plan, sent instead of `ids`
 
     @property
     def rows(self) -> int:
@@ -136,7 +137,7 @@ class HandedBack:
     name: str
     reason: str
     then: Literal["keep", "replace", "stop"]  # keep or replace the worker; stop the run: a service is down
-    suspects: Suspects
+    suspects: Suspects  # rows that may be to blame, for the next worker
     counts: Mapping[str, StageCounters]  # cost of the attempt, by stage
 
 
@@ -199,14 +200,14 @@ class WorkerConfig:
     store: str  # URI
     backend: Backend
     device: str
-    threads: int  # of a model on a CPU
+    threads: int  # threads of a model on a CPU
     # Model identity -> names of engine actors in Ray; None: this process starts its own engine.
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     endpoints: Mapping[str, EndpointAddress] = field(default_factory=dict)  # by name in models.yaml
-    engine_limits: EngineLimits = field(default_factory=EngineLimits)  # of an engine that this process starts
-    question_timeout_s: float | None = None  # of a question, from the start of its task; None: no limit
-    wait_s: float = 1.0  # before the second try of an unavailable service; doubles before each further one
-    passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # temporary ones
+    engine_limits: EngineLimits = field(default_factory=EngineLimits)  # limits of one engine
+    question_timeout_s: float | None = None  # limit of a question from the start of its task; None: no limit
+    wait_s: float = 1.0  # wait before the second try of an unavailable service, doubled for each further try
+    passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # engines that may leave
 
     async def tried(self, make: Callable[[], Awaitable[T] | T]) -> T:
         """Returns the result of `make`, called again while a store or service is unavailable. Raises

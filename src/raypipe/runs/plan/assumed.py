@@ -2,7 +2,8 @@
 
 Tasks, bytes, requests, hours and money are computed from the cluster file, sizes of a real page, the chunks
 that the recipe's own split makes of such a page, and rates of finished runs. Only rates of the same steps on
-the same kind of machine count; without one hours are None. Hours are a lower bound: work is spread evenly.
+the same kind of machine count. Hours are None if a rate is missing, and a lower bound otherwise: they assume
+that all workers get equal work.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Assumed:
     pages: float
     html_bytes: float = 319_000
     text_chars: float = 22_000
-    chunks: float | None = None  # per page; None: as many as the recipe's split makes of such a text
+    chunks: float | None = None  # chunks per page; None: as many as the recipe's split makes of one
 
     def __post_init__(self) -> None:
         for field, number in asdict(self).items():
@@ -53,8 +54,8 @@ class Assumed:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Assumed:
-        """Parses a text such as `pages=1e8,html_bytes=20000`. `name`: of the argument, for messages. Raises
-        ConfError if the text is invalid."""
+        """Parses a text such as `pages=1e8,html_bytes=20000`. `name`: name of the argument, for messages.
+        Raises ConfError if the text is invalid."""
         given: dict[str, float] = {}
         for part in text.split(","):
             field, _, value = part.partition("=")
@@ -73,8 +74,8 @@ class AssumedStep:
     rows: float  # pages, or chunks
     tasks: int  # 0: tasks of an earlier step do this work
     bytes: float  # growth of the store
-    requests: float  # to an object store, at least
-    hours: Range | None  # on the clock; None: no run has measured it here
+    requests: float  # least requests to an object store
+    hours: Range | None  # hours on the clock; None: no run measured the step on such machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ class AssumedPlan:
     assumed: Assumed
     cluster: str  # name or path of the cluster file
     steps: tuple[AssumedStep, ...]
-    hours: Range | None  # on the clock, steps one after the other; None: no run has measured some step
-    usd: Range | None  # of the machines; None: not known
+    hours: Range | None  # on the clock, for one step after the other; None: a step is not measured
+    usd: Range | None  # price of the machines; None: not known
 
 
 def assumed_plan(
@@ -99,9 +100,9 @@ def assumed_plan(
     prices: Prices,
     kit: Kit,
 ) -> AssumedPlan:
-    """Estimates the cost of a corpus that does not exist yet. `per_task`: sources of a task, at most;
-    `workers`: returns the workers for a verb; `place`: backend and device; `runs`: with rates, newest first;
-    `kit`: with the split's tokenizers."""
+    """Estimates the cost of a corpus that does not exist yet. `per_task`: most sources of a task; `workers`:
+    returns the workers for a verb; `place`: backend and device; `runs`: finished runs, newest first, which
+    give the rates; `kit`: opens the tokenizers of the split."""
     if assumed.chunks is None and recipe.corpus:
         assumed = replace(assumed, chunks=chunks_of_page(recipe, assumed.text_chars, kit))
     whole = assumed.pages * assumed.html_bytes

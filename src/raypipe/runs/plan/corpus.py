@@ -38,15 +38,16 @@ from raypipe.store.memo.lookup import first_chats, first_requests, lookup
 from raypipe.store.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.store.sources import Chunks, sizes
 
-LOOKED_AT = 200_000  # stored chunks whose texts a plan reads, at most, to count new ones exactly: about 5 s
+LOOKED_AT = 200_000  # most stored chunks whose texts a plan reads to count new ones exactly: about 5 s
 PER_READ = 500  # sources with texts in memory at a time
 AT_ONCE = 20  # sources read for a sample before its size is checked again
 PROMPTS = 100  # prompts written for sampled chunks, to measure their length
-FEW = 48  # sources of a sample that only measures sentences per passage
+FEW = 48  # most sources of a sample if all sources are split: it only measures sentences per passage
 
 
 class CorpusPlanner:
-    """Planner of the corpus half, stage by stage in recipe order; also estimates the reach of rankings."""
+    """Planner of the corpus half, stage by stage in recipe order. Also estimates the most passages that a
+    question's ranking can have (`scope`)."""
 
     def __init__(self, context: PlanContext, questions: Sequence[Question]) -> None:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
@@ -102,7 +103,8 @@ class CorpusPlanner:
         return chars.clip(0)
 
     def _work(self, stage: Stage[CorpusStep], todo: Ids, exact: bool) -> StepPlan:
-        """Plans a stage that processes source by source. Counts sources, or calls if it calls models."""
+        """Plans a stage that processes source by source. Counts its sources, or its calls if it calls models.
+        `todo`: sources to process; `exact`: False: parsing comes first and may fail for some."""
         name, every = stage.name, len(self.wanted.joined(todo))
         works, known = not step_contract.asked_models(stage.step), step_contract.is_bounded(stage.step)
         mine, before = _among(self._unsplit, todo), self._had(name, self._unsplit)
@@ -121,7 +123,8 @@ class CorpusPlanner:
         return self._context.step(name, every, every - len(todo), reasons, len(todo), exact, expected, stored)
 
     def _embed(self, stage: Stage[CorpusStep]) -> StepPlan:
-        """Plans an embedding stage: by digests of texts if these are known, otherwise by sizes of sources."""
+        """Plans an embedding stage. Looks up the chunks with known texts in the memo, and bounds the number
+        of other chunks by the sizes of their sources."""
         name, model = stage.name, step_contract.embedder_of(stage.step)
         table, unsplit, counts = self._pipeline.recipe.vectors_table(model), self._unsplit, self._counts
         split = self.wanted.without(unsplit)
@@ -215,10 +218,11 @@ class CorpusPlanner:
         return np.where(found >= 0, found, self._look.expected(self._chars))
 
     def scope(self, questions: Sequence[Question]) -> dict[str, Reach]:
-        """Estimates how far rankings can grow: question id -> reach."""
+        """Estimates the most passages of each question: question id -> `Reach`. The numbers are infinite if
+        the sample is empty."""
         if not self._look.known:
             return dict.fromkeys((q.id for q in questions), Reach(math.inf, math.inf, self.longest))
-        (passages, said), split = self._look.per_chunk(), self.wanted.without(self._unsplit)
+        (passages, sentences), split = self._look.per_chunk(), self.wanted.without(self._unsplit)
         wanted = _among(self._unsplit, self.wanted)
         everything = self._counts.total(split) + self._expected[wanted].sum()
         chunks: dict[str, float] = dict(self._counts.each(self._cited))
@@ -226,19 +230,19 @@ class CorpusPlanner:
         for source, at in zip(self._cited, looked_up(self._cited.array, places).tolist(), strict=True):
             if at >= 0:
                 chunks[source] = self._expected[at]
-        found: dict[str, Reach] = {}
+        reaches: dict[str, Reach] = {}
         for q in questions:
             own = q.sources()
             n = passages * (everything if own is None else sum(chunks.get(s, 0) for s in own))
-            found[q.id] = Reach(n, n, self.longest, said)
-        return found
+            reaches[q.id] = Reach(n, n, self.longest, sentences)
+        return reaches
 
     def _texts_to_embed(
         self, step: CorpusStep, model: Model, todo: Ids, seen: Ids
     ) -> tuple[Callable[[Ids], int], bool]:
         """Returns a function that counts the texts of given sources that are not embedded yet, and whether
-        its counts are exact. `todo`: split sources; `seen`: sampled sources. If a language model writes for
-        the chunks, their keys are not known, and all texts count."""
+        its counts are exact. `todo`: split sources; `seen`: sampled sources. If a language model writes a
+        part of the embedded texts, their keys are not known, so all texts count."""
         if any(m.kind == "generator" for m in step_contract.asked_models(step)):
             each_seen = self._look.each if seen else {}
             return lambda some: self._counts.total(some) or sum(each_seen.get(s, 0) for s in some), False
@@ -278,7 +282,7 @@ class CorpusPlanner:
         return {s: set(a.keys) for s, a in asked.items() if a is not None}
 
     def _had(self, name: str, sources: Ids) -> np.ndarray:
-        """Returns which sources the stage's table of the last finished run contained: (sources,) bool."""
+        """Marks the sources that the stage's table had in the last finished run: (sources,) bool."""
         had, last = np.zeros(len(sources), bool), self._context.last
         old = last.stage(name) if last else None
         if last is None or old is None or not sources:
@@ -291,7 +295,7 @@ class CorpusPlanner:
 
 
 def _among(ids: Ids, some: Ids) -> np.ndarray:
-    """Returns which ids are among `some`: (ids,) bool."""
+    """Marks the ids that are among `some`: (ids,) bool."""
     if ids is some:
         return np.ones(len(ids), bool)
     mask: np.ndarray = stand_in(ids.array, some.array).to_numpy(zero_copy_only=False)

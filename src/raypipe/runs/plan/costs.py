@@ -1,9 +1,9 @@
-"""Facts that both halves of a plan use: earlier runs, differences from the last one, rates; and costs.
+"""Basis of both halves of a plan: earlier runs, differences from the last one, rates of steps, and costs.
 
 Seconds are summed over all processes, as in a report: with two workers the clock shows half of them. The
 speed of a step comes from the last run of the same step with the same models on the same kind of device. The
-calls of a step per row depend on neither. They come from the last run of the same step with the same
-parameters. Without a rate there are no hours, without a price no money.
+calls per row come from the last run of the same step with the same parameters, on any device and with any
+models. Without a rate hours are None, without a price money is None.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from raypipe.runs.stage_records import Difference, StageRecord, describe, differ
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Rates of a step, measured by earlier runs. None: no run measured it."""
+    """Rates of a step, measured by earlier runs. A rate is None if no run measured it."""
 
     per_call: float | None  # seconds
     per_row: float | None  # seconds, however many of its calls were cached
     split: TokenSplit | None  # tokens of a call
 
     def seconds(self, rows: float, calls: Range | None) -> Range | None:
-        """Returns the expected seconds for `rows` rows; None if no run tells. `calls`: None if not known."""
+        """Returns the expected seconds for `rows` rows; None if no run measured them. `calls`: range of the
+        calls for these rows; None: not known."""
         if rows == 0:
             return 0.0, 0.0
         if calls and calls[1] and self.per_call is not None:
@@ -41,7 +42,7 @@ class Rate:
 
 
 def rate(stage: StageRecord, runs: Iterable[Run], backend: str, device: str) -> Rate:
-    """Returns a stage's rates, from the newest runs with the same models, backend and device."""
+    """Returns a stage's rates, from the newest runs of its step with the same models, backend and device."""
     here = (r for r in runs if (r.backend, r.device) == (backend, device))
     lines = [line for line, old in _lines(stage, here) if _forms(old, "model") == _forms(stage, "model")]
     asked = next((line for line in lines if line.computed), None)
@@ -55,9 +56,9 @@ def rate(stage: StageRecord, runs: Iterable[Run], backend: str, device: str) -> 
 
 
 def asked_before(stage: StageRecord, runs: Iterable[Run], rows: int, most: float) -> tuple[int, int] | None:
-    """Returns the expected calls for `rows` rows, from the last run of the same stage; None if there is none.
-    The range is from the calls that it computed per row to all calls per row, cached ones included. Neither
-    exceeds `most`."""
+    """Returns the range of expected calls for `rows` rows; None if no run shows it. The range comes from the
+    last run of a stage with the same class, version, gate and parameters. The low end assumes the computed
+    calls per row of that run, the high end its computed and cached calls per row. No end exceeds `most`."""
     for line, old in _lines(stage, runs):
         same = (old.version, old.when) == (stage.version, stage.when)
         if same and _forms(old, "parameter") == _forms(stage, "parameter") and line.rows:
@@ -85,9 +86,9 @@ class PlanContext:
     pipeline: Pipeline
     runs: Sequence[Run]  # finished on this store, newest first
     measured: Sequence[Run]  # finished on this machine, on any store: they give rates
-    coming: NewSources
+    coming: NewSources  # sources to be ingested first
     fresh: bool  # True: all questions are answered again, and cached replies do not count
-    stages: dict[str, StageRecord] = field(init=False)
+    stages: dict[str, StageRecord] = field(init=False)  # stage name -> its record
     own: dict[str, Difference] = field(init=False)  # stage -> its difference from the last run
 
     def __post_init__(self) -> None:
@@ -101,7 +102,7 @@ class PlanContext:
         return self.runs[0] if self.runs else None
 
     def changed(self) -> tuple[Difference, ...]:
-        """Lists the differences of the recipe from the last finished run of the store, with their lines."""
+        """Lists the recipe's differences from the store's last finished run, with lines for people."""
         if self.last is None:
             return ()
         now = to_plain(self.pipeline.recipe)
@@ -123,9 +124,10 @@ class PlanContext:
         stored: Callable[[float], float],
         tokens: Callable[[float, float], Range] = lambda low, high: (0, 0),
     ) -> StepPlan:
-        """Makes the plan of one step. `reasons`: reason -> calls, an upper bound unless `exact`. `expected`:
-        range of likely calls. `todo`: likely number of rows to pass the step. `stored`: maps calls to bytes
-        in the store. `tokens`: maps fewest and most calls to a range of tokens of language models."""
+        """Makes the plan of one step. `rows`: all rows; `cached`: rows that need no call. `reasons`: reason
+        -> calls, an upper bound unless `exact`. `expected`: range of likely calls; None: not known. `todo`:
+        likely number of rows that pass the step. `stored`: maps calls to bytes in the store. `tokens`: maps
+        fewest and most calls to a range of tokens of language models."""
         most = sum(reasons.values())
         if (exact or most == 0) and not math.isinf(most):
             expected = int(most), int(most)
@@ -159,8 +161,8 @@ def asking(recipe: Recipe) -> frozenset[str]:
 
 
 def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
-    """Estimates the cost of a plan, with the judge's calls. `asks`: steps whose calls count (`asking`). Hours
-    cover the steps only."""
+    """Estimates the cost of a plan, with the judge's calls. `asks`: names of the steps whose calls count
+    (`asking`). Hours do not include the judge."""
     judge = plan.judge
     judged, told = (judge.max_calls, judge.max_tokens) if judge else (0, 0)
     asked = [s for s in plan.steps if s.step in asks]
@@ -188,7 +190,7 @@ def priced(plan: Plan, prices: Prices, recipe: Recipe) -> Plan:
 
 
 def _hours(step: StepPlan, prices: Prices) -> Range | None:
-    """Returns the computing hours of a step on the clock, without starting Ray and loading models."""
+    """Returns the hours of a step on the clock, without starting Ray and loading models; None: not known."""
     actors = prices.actors.get(step.step)
     return scaled(step.cost.seconds, None if actors is None else 1 / HOUR_S / actors)
 

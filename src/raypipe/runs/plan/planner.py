@@ -2,8 +2,8 @@
 
 Counts are exact if they can be known: sources to parse, texts of an unchanged split, questions to embed.
 Other counts are upper bounds with an estimate. No run makes a call that its plan did not count. Planning
-changes nothing in the store. It reads the eval's files without storing them, and does not read again those
-that the store has read before.
+changes nothing in the store. It reads the eval's files without storing them. Files that the store has read
+before are not read again.
 
 The flip rate of an engine is the share of replies that differ if their chats are sent again alone. Kernels
 choose the order of sums by batch size, and endpoints send chats alone. The rate belongs to the model and the
@@ -51,14 +51,15 @@ def engines_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def known_rate(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run]) -> FlipRate | None:
-    """Returns the flip rate that the newest run with the same engines measured; None if no run did. `kept`:
-    runs of this machine, newest first."""
+    """Returns the flip rate of these engines on this device from the newest run that measured it; None if no
+    run did. `kept`: finished runs of this machine, newest first."""
     rates = (m.flips for m in kept if m.device == worker.device and m.flips is not None)
     return next((rate for rate in rates if rate.engines == engines_of(recipe)), None)
 
 
 def chats_twice(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run], steps: Sequence[StepPlan]) -> int:
-    """Returns the most chats that a run sends a second time, by the plans of its steps."""
+    """Returns the most chats that a run sends twice to measure the flip rate. Returns 0 if the rate is known,
+    or if replies do not depend on the batch. `steps`: the plans of the run's steps."""
     if worker.engine_limits.batch_invariant or known_rate(recipe, worker, kept):
         return 0
     asking = {s.name for s in recipe.question if any(m.loader == "vllm" for m in asked_models(s.step))}
@@ -71,14 +72,15 @@ def chats_twice(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run], steps
 
 
 def measured_rate(recipe: Recipe, counts: Counts, run: str) -> FlipRate | None:
-    """Returns the flip rate from the counts of tasks; None if no chat was sent twice."""
+    """Returns the flip rate from the counts of a run's tasks; None if no chat was sent twice."""
     found = counts.get(TWICE)
     return FlipRate(found.rows, found.differ, engines_of(recipe), run) if found and found.rows else None
 
 
 def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], NewSources]:
-    """Reads the questions of some files, and finds the sources that the store lacks. Raises ConfError for an
-    unknown format, DataError for a damaged file, and DataError if no line can be read."""
+    """Reads the questions of some files, and finds the sources that the store lacks. Files that the store has
+    read before add no sources: their questions come from the store. Raises ConfError for an unknown format,
+    DataError for a damaged file, and DataError if no line can be read."""
     if (known := noted(store, fingerprint(paths, format))) is not None:
         rows = store.rows("questions", "id", known.questions)
         found = {q.id: q for q in arrow.question.records(rows)}
@@ -124,9 +126,10 @@ def plan(
     old: Collection[str] = (),
     measured: Sequence[Run] = (),
 ) -> Plan:
-    """Plans an eval of these questions on this store. `fresh`: all questions are answered again, and cached
-    replies do not count. `old`: ids of questions to answer again, since a graph's replies have expired.
-    `measured`: runs on other stores, for the speed of this machine."""
+    """Plans an eval of these questions on this store. `coming`: sources to be ingested first; None: none.
+    `fresh`: all questions are answered again, and cached replies do not count. `old`: ids of questions to
+    answer again, such as those whose answers rest on expired replies of a graph. `measured`: runs on this
+    machine, on any store, which show its speed."""
     questions = list(questions)  # iterated several times
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), fresh)
@@ -151,8 +154,9 @@ def plan_corpus(pipeline: Pipeline, coming: NewSources | None = None, measured: 
 
 
 def plan_embedding(pipeline: Pipeline, measured: Sequence[Run] = ()) -> tuple[int, float | None]:
-    """Estimates the passages of the whole store to embed, and the seconds that this takes. Passages are 0 if
-    there are none or if their number is not known. Seconds are None if no run of this machine tells."""
+    """Estimates the passages of the whole store to embed, and the seconds on the clock that this takes.
+    Returns (0, None) if no passage is to be embedded, or if their number is not known. The seconds are None
+    if no run on this machine measured them."""
     every = plan_corpus(pipeline, None, measured).steps
     each = {s.name: calls_each(s.step) for s in pipeline.recipe.corpus if table_of(s.step) == "vectors"}
     steps = [s for s in every if s.step in each]

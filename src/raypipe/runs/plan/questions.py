@@ -1,9 +1,10 @@
 """Question half of a plan: the requests that each stage may make about rows without an answer.
 
-The requests of a stage about a row depend on the row and on the stages upstream (`stage_records.chains`). So
-a row needs no request if a finished run answered it with the same chain, and the memo still holds the replies
-(`standing`). Expected calls come from earlier runs. If no run tells, they come from the stage's own bounds,
-for a ranking of at most all passages of the question's sources.
+A row is a question with its evidence, the sources that it may search. The requests of a stage about a row
+depend on the row, the stage and all stages upstream; a digest of these stages is the stage's chain
+(`stage_records.chains`). So a row needs no request if a finished run answered it with the same chain, and the
+memo still holds the replies (`standing`). Expected calls come from earlier runs. If no run shows them, they
+come from the stage's own bounds, assuming that a ranking has at most all passages of the question's sources.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class QuestionPlanner:
     def __init__(
         self, context: PlanContext, corpus: CorpusPlanner, questions: Sequence[Question], old: frozenset[str]
     ) -> None:
-        """Finds the questions to answer, and their evidence. `old`: ids of questions to answer again."""
+        """Finds the questions to answer, and their evidence. `old`: ids of questions to answer again even if
+        their answers are stored."""
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
         self._corpus = corpus
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may change -> reason
@@ -83,7 +85,9 @@ class QuestionPlanner:
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool, had: set[str], sure: bool
     ) -> StepPlan:
         """Plans a question stage. Calls are possible for rows that no run answered with the same chain, and
-        for rows whose cached values are lost."""
+        for rows that must be requested again (`_settled`). `plain`: each request follows from the question
+        only. `had`: ids of questions that the last run answered. `sure`: no earlier stage can put a fault on
+        a row, so every row reaches the stage."""
         settled, again = self._settled(stage, bounds, plain)
         calls = {i: b.calls for i, b in bounds.items() if i not in settled}
         exact, distinct = not any(calls.values()), 0
@@ -122,8 +126,8 @@ class QuestionPlanner:
         )
 
     def _likely(self, stage: Stage[Step], most: Mapping[str, float]) -> tuple[int, int] | None:
-        """Returns the range of likely calls, from 0 behind a gate; None if not known. `most`: id -> most
-        calls."""
+        """Returns the range of likely calls; None if not known. The low end is 0 for a stage with a gate.
+        `most`: question id -> most calls."""
         bounds = self._ordinary[stage.name]
         some = [(b.calls if (b := bounds[i]).likely is None else b.likely, n) for i, n in most.items()]
         calls = sum(map(min, some)) + max((bounds[i].shared for i in most), default=0)
@@ -131,7 +135,8 @@ class QuestionPlanner:
 
     @functools.cached_property
     def _ordinary(self) -> dict[str, dict[str, Bound]]:
-        """Stage -> question id -> bound, for a ranking as long as the question's sources allow."""
+        """Stage -> question id -> bound on the stage's work. Rankings have at most all passages of the
+        question's sources."""
         todo = list(self._todo.values())
         scope = self._corpus.scope(todo)
         return {s.name: b for s, b in stage_bounds(self._pipeline.recipe, todo, Reach(), scope)}
@@ -145,8 +150,9 @@ class QuestionPlanner:
     def _settled(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool
     ) -> tuple[set[str], dict[str, str]]:
-        """Returns the ids of rows without requests; and row id -> reason, for rows that may need some
-        again."""
+        """Divides the rows that a run answered with the same chain. Returns the ids of rows that need no
+        requests, and id -> reason for rows that may need requests again: a cached value is lost or expired,
+        or a field that the stage reads may have changed."""
         found: dict[str, str] = {}  # id -> digest of the recipe
         chain = self._context.stages[stage.name].chain
         for by, stages in self._answerers.items() if not self._context.fresh else ():
@@ -168,8 +174,9 @@ class QuestionPlanner:
         return set(found) - set(again), again
 
     def _asked_again(self, stage: Stage[Step], rows: Mapping[str, str], plain: bool) -> dict[str, str]:
-        """Maps answered rows that may need requests again to the reason. `rows`: id -> digest of the recipe
-        that answered. All rows may need them if the stored answers do not show the stage's inputs."""
+        """Maps answered rows with lost or expired values to the reason. `rows`: id -> digest of the recipe
+        that answered. If a recipe's stored answers do not show the stage's inputs, all its rows count as
+        lost."""
         if plain:
             table, keys = self._requests(stage.step, [self._todo[i] for i in rows])
             here = lookup(self._store, table, list(keys.values())) if table else set()
@@ -187,10 +194,10 @@ class QuestionPlanner:
         return again
 
     def _told(self, stage: Stage[Step], todo: Sequence[Question]) -> tuple[dict[str, float], bool, int]:
-        """Finds the new requests of a stage that makes one per question, from the question only. Returns
-        question id -> 1 if its request is not cached, else 0; whether these counts are exact; and the number
-        of distinct new requests. Counts are exact if no two requests are equal, and no earlier stage makes
-        one of them to the same model."""
+        """Finds the new requests of a stage that makes one request per question, from the question only.
+        Returns question id -> 1 if its request is not cached, else 0; whether these counts are exact; and the
+        number of distinct new requests. Counts are exact if no two new requests are equal, and no earlier
+        stage makes one of them to the same model."""
         table, keys = self._requests(stage.step, todo)
         new = set(keys.values())
         if table is not None and not (self._context.fresh and table.replies):

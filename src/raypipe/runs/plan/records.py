@@ -33,10 +33,10 @@ TokenSplit = tuple[float, float, float]
 class Cost:
     """Estimated cost of a step."""
 
-    seconds: Range | None  # of all processes together, without loading models; None: no run measured it
-    tokens: Range  # of prompts and replies of language models; math.inf: not known
+    seconds: Range | None  # sum over all processes, without loading models; None: not measured
+    tokens: Range  # tokens of prompts and replies of language models; math.inf: not known
     nbytes: Range  # growth of the store before compression, without texts; approximate
-    calls: Range = (0.0, 0.0)  # behind this cost
+    calls: Range = (0.0, 0.0)  # expected calls, which the other numbers are computed from
     split: TokenSplit | None = None  # tokens of a call in the last run that made some; None: no run did
 
     def usd(self, price: TokenPrice) -> Range:
@@ -52,25 +52,26 @@ class StepPlan:
     """Planned work of one step."""
 
     step: str  # its name in the recipe
-    half: Literal["corpus", "question"]  # of the recipe: its rows come from pages, or are questions
+    half: Literal["corpus", "question"]  # half of the recipe: rows are sources or chunks, or questions
     rows: float  # all rows: sources, chunks (for embed) or questions; math.inf: not known
     cached: int  # rows that need no call
     max_calls: float  # calls; for parse and split: sources to process; math.inf: not known
     exact: bool  # False: max_calls is an upper bound
     reasons: Mapping[str, float]
-    """row, kept, evidence, model, prompt, parameter, version, upstream, expired, lost -> calls. They add up
-    to max_calls."""
+    """Reason -> calls, which add up to max_calls. row: the last run did not have the row. kept: it kept an
+    earlier answer. evidence: other sources are missing. model, prompt, parameter, version, upstream: the
+    recipe differs (`record.reason`). expired, lost: a cached value."""
     expected: tuple[int, int] | None  # likely calls, fewest and most; None: not known
     cost: Cost
 
 
 @dataclass(frozen=True, slots=True)
 class JudgePlan:
-    """Upper bounds of a judge model's calls: the answers that a rule leaves open are not known in advance."""
+    """Upper bounds of a judge model's calls. They assume that the scoring rule leaves every answer open."""
 
     model: str  # its name in models.yaml
     max_calls: int  # one per truth of a question, or one per question, depending on the rule
-    max_tokens: int  # of these calls, prompts and replies
+    max_tokens: int  # tokens of these calls, of prompts and replies
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Plan:
 
     steps: tuple[StepPlan, ...]  # corpus steps, then question steps, in recipe order
     judge: JudgePlan | None = None  # None: no model judges
-    cost: Estimate | None = None  # of all steps together (`costs.priced`); None: not computed
+    cost: Estimate | None = None  # cost of all steps and the judge (`costs.priced`); None: not computed
     unpriced: tuple[str, ...] = ()  # parts without a price, so not in `cost.usd`
     changed: tuple[Difference, ...] = ()  # differences of the recipe from the last run of the store
     adopted: tuple[str, ...] = ()  # a sentence for each model of the recipe that counts as another
@@ -93,31 +94,32 @@ class Plan:
         return {s.step: None if math.isinf(s.max_calls) else int(s.max_calls) for s in self.steps}
 
     def bytes_at_least(self) -> int:
-        """Returns the bytes that the store grows by whatever the texts are: of steps with exact counts."""
+        """Returns the least bytes that the store grows by. Only steps with exact counts are included."""
         return int(sum(s.cost.nbytes[0] for s in self.steps if s.exact))
 
 
 @dataclass(frozen=True, slots=True)
 class NewSources:
-    """Sources to be ingested, with the facts that are known before."""
+    """Sources to be ingested: their kinds and sizes, a sample of them, and golds of the same files."""
 
     kinds: Mapping[str, str] = field(default_factory=dict)  # source id -> kind
     chars: Mapping[str, int] = field(default_factory=dict)  # source id -> characters
     some: Mapping[str, Source] = field(default_factory=dict)  # a sample of whole sources: `sample.Sampler`
-    golds: tuple[Gold, ...] | None = None  # of the questions in the files; None: the store has them
+    golds: tuple[Gold, ...] | None = None  # golds of the questions in the files; None: the store has them
     gone: tuple[str, ...] = ()  # ids of stored sources to be removed
 
 
-KEY_BYTES = 40  # of a cached value's digest and place; spans and source of a chunk take as much
-CHAR_BYTES = 4  # per token of a reply, approximate
+KEY_BYTES = 40  # bytes of a cached value's digest and place; a chunk's spans and source take as many
+CHAR_BYTES = 4  # approximate bytes per token of a reply
 
 
 def stage_bounds(
     recipe: Recipe, questions: Sequence[Question], reach: Reach, scope: Mapping[str, Reach] | None = None
 ) -> Iterator[tuple[Stage[Step], dict[str, Bound]]]:
-    """Yields each question stage with a map of question id -> bound of its work. `reach`: of a ranking before
-    the first stage. `scope`: question id -> limit of its ranking. With a scope, each ranking grows to its
-    limit, and gates let all rows pass."""
+    """Yields each question stage with a map of question id -> bound on the stage's work for it. `reach`:
+    most passages of a question before the first stage. `scope`: question id -> most passages that the
+    question can have at all; None: no limit. With a scope, gates are assumed to admit all rows. Without a
+    scope, a gate may keep a row out, so the larger of the passages before and after the stage counts."""
     asked = {q.id: q for q in questions}
     before = dict.fromkeys(asked, reach)
     if scope is not None:
@@ -136,19 +138,20 @@ def stage_bounds(
 
 
 def calls_each(step: CorpusStep) -> int:
-    """Returns the calls to embed one chunk, including those of a language model that writes for it."""
+    """Returns the calls to embed one chunk, with the call of a language model that writes for it."""
     bound = corpus_bound_of(step, 0.0)
     return int(bound.calls) if bound.replies else 1
 
 
 class SourceBounds:
-    """Upper bounds of the corpus half's work on many sources: one bound per number of characters."""
+    """Upper bounds of the corpus half's work on many sources. A bound depends only on the length of a source,
+    so it is computed once for each distinct length."""
 
     def __init__(self, recipe: Recipe, chars: np.ndarray) -> None:
         """Computes the bounds. `chars`: (sources,) int32."""
         lengths = np.unique(chars)
         self._length = np.searchsorted(lengths, chars).astype(np.int32)  # `return_inverse` costs thrice
-        self._calls: dict[str, list[float]] = {s.name: [] for s in recipe.corpus}  # of models
+        self._calls: dict[str, list[float]] = {s.name: [] for s in recipe.corpus}  # calls of models
         self._chunks: list[float] = []
         self.longest = 0.0  # characters of the longest passage, at most
         for n in lengths:
@@ -185,7 +188,7 @@ def times(count: float, each: float) -> float:
 
 
 def reply_calls(bound: Bound, calls: float, questions: float) -> float:
-    """Returns the most of `calls` calls of a step that go to a language model. `questions`: their number."""
+    """Returns the most calls to a language model among `calls` calls of a step for `questions` questions."""
     return min(calls, times(questions, bound.replies)) if bound.tokens else 0
 
 
@@ -196,8 +199,8 @@ def tokens_of(bound: Bound, calls: float, questions: float) -> float:
 
 
 def likely_tokens(bound: Bound, low: float, high: float, questions: float) -> Range:
-    """Returns the range of tokens of `low` to `high` calls of a step about `questions` questions. It is from
-    prompts only to prompts and whole replies. It begins at 0 if the length of prompts is not known."""
+    """Returns the range of tokens of `low` to `high` calls of a step about `questions` questions. The low end
+    counts prompts only, and is 0 if their length is not known. The high end includes full replies."""
     most = tokens_of(bound, high, questions)
     if math.isinf(bound.prompt_tokens):
         return 0.0, most
@@ -215,5 +218,6 @@ def stored_bytes(bound: Bound, calls: float, questions: float) -> float:
 
 
 def embedded_bytes(dim: int, texts: float) -> float:
-    """Returns the bytes that `texts` embedded texts add to a store: in the memo, and in the searched copy."""
+    """Returns the bytes that `texts` embedded texts of dimension `dim` add to a store. Each vector is stored
+    twice: in the memo, and in the searched table."""
     return times(texts, 2 * (KEY_BYTES + 4 * dim))

@@ -1,9 +1,9 @@
 """Sample of the sources, parsed and split by the recipe's own steps, to estimate the rest.
 
-A bound holds for any text and is far from most. The chunks of a page and the sentences of a passage depend on
-the pages. So a plan parses and splits a sample of the sources, or all if they are few. All plans choose the
-same sample. No model is called and nothing is stored. A missing tokenizer is replaced by a simple one, and
-the sample is then only an estimate.
+An upper bound on chunks holds for any text, so it is far too high for most texts. The chunks of a page and
+the sentences of a passage depend on the pages. So a plan parses and splits a sample of the sources, or all of
+them if they are few. All plans choose the same sample. No model is called and nothing is stored. A missing
+tokenizer is replaced by a simple one, and the counts of the sample are then only estimates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raypipe.store.memo.lookup import CacheOnlyKit
 from raypipe.text.words import sentences
 
 SOURCES, CHARS = 1000, 12_000_000
-"""Largest sample: in sources, and in characters of all of them: 36 real pages."""
+"""Largest sample: number of sources, and characters of all its sources together, as many as 36 real pages."""
 
 
 class Sampler:
@@ -72,11 +72,11 @@ class _SampleKit(CacheOnlyKit):
 class Sample:
     """Chunks of the sampled sources, and their counts."""
 
-    chunks: pa.Table  # of sources without a fault: arrow.SPANS, chunk_text, fault
+    chunks: pa.Table  # chunks of sources without a fault: arrow.SPANS, chunk_text, fault
     each: Mapping[str, int]  # source without a fault -> number of its chunks
     chars: np.ndarray  # (sources of `each`,) characters
-    passages: int
-    sentences: int  # in these passages
+    passages: int  # distinct passages; several chunks may share one
+    sentences: int  # sentences in these passages
     exact: bool  # True: each run makes the same chunks; False: a tokenizer was replaced
 
     @property
@@ -85,9 +85,9 @@ class Sample:
         return bool(self.chunks.num_rows)
 
     def expected(self, chars: np.ndarray) -> np.ndarray:
-        """Estimates the chunks of sources with these characters: (sources,). Uses the chunks per character of
-        sampled sources that are less than twice as long or short, or of all if there are none: pages are not
-        like long snippets."""
+        """Estimates the chunks of each source: (sources,). `chars`: (sources,) characters. Uses the chunks
+        per character of sampled sources of similar length, between the same powers of 2: pages are not split
+        like long snippets. Uses all sampled sources if none is of similar length."""
         size, chunks = np.frexp(self.chars)[1], np.fromiter(self.each.values(), float)
         total, found = np.bincount(size, self.chars, 64), np.bincount(size, chunks, 64)
         per_char = np.where(total > 0, found / np.maximum(total, 1), found.sum() / max(1, total.sum()))
@@ -102,11 +102,12 @@ NONE = Sample(pa.table({"source": arrow.id_column([])}), {}, np.zeros(0), 0, 0, 
 
 
 def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
-    """Parses and splits sources, in this process and a parser's child process. Returns NONE if a step calls a
-    model, or if a source breaks the code; the run finds out which source."""
+    """Parses and splits sources, in this process and a parser's child process. Returns NONE, an empty sample,
+    if there are no sources, if the recipe splits nothing, or if a step calls a model or raises. The later run
+    finds the source that makes it raise."""
     if not sources or not any(table_of(s.step) == "passages" for s in recipe.corpus):
         return NONE
-    needed, stages = frozenset[str](), list[Stage[CorpusStep]]()  # that chunks depend on
+    needed, stages = frozenset[str](), list[Stage[CorpusStep]]()  # columns and stages that chunks depend on
     for stage in reversed(recipe.corpus):
         table = table_of(stage.step)
         if table == "passages" or (table == "texts" and not needed.isdisjoint(stage.step.writes())):

@@ -1,12 +1,14 @@
 """Earlier work of a store that is still valid for a recipe: answers, parts of a killed run, cached values.
 
-The evidence after indexing decides which questions an eval answers. A plan cannot know all of it: a source
-that is to be parsed, split or embedded first may fail again, and then an answer without it is still valid.
-Such questions are planned in any case.
+The evidence of a question is the sources that it may search, with the missing ones. The evidence after
+indexing decides which questions an eval answers. A plan cannot know all of it: a source that is still to be
+parsed, split or embedded may fail again, and then an answer without it is still valid. Questions that may
+search such a source are planned in any case.
 
-A stage makes no request about a row that a run answered with the same chain, if all replies are still cached.
-They may be missing if a memo table has lost values (`store.memo.disk`), or if replies of a graph have
-expired. Then the stage runs over the stored answer with cached values only. Nothing here sends a request.
+A stage makes no request about a row that a run answered with the same chain of stages, if all replies are
+still cached. Replies may be missing if a memo table has lost values (`store.memo.disk`), or if replies of a
+graph have expired. To find out, the stage runs over the stored answer with cached values only. Nothing here
+sends a request.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ from raypipe.store.sources import by_source
 
 
 def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
-    """Returns the ids in undone parts of a killed run, then the missing ids that its plan did not contain.
-    `what`: name of the work."""
+    """Returns the ids in unfinished parts of a killed run, then the missing ids that the run had not planned.
+    Without a killed run, returns `missing`. `what`: name of the work."""
     run = begun(store, what)
     if run is None:
         return missing
@@ -54,8 +56,9 @@ def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
 
 
 def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: Sequence[str]) -> list[str]:
-    """Returns the ids of questions in undone parts of a killed run, then other missing ids. Omits questions
-    that its done parts answer from the present evidence. `keys`: answer key -> question id."""
+    """Returns the ids of questions in unfinished parts of a killed run, then other missing ids. Omits missing
+    questions that a finished part of that run answers from the present evidence. Without a killed run,
+    returns `missing`. `keys`: answer key -> question id."""
     run = begun(store, work_id)
     if run is None or committed(store, "answers", run.name) is not None:
         return list(missing)
@@ -68,9 +71,10 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
 def answered_by(
     store: Store, recipe: str, evidence: Mapping[str, tuple[str, str]]
 ) -> tuple[set[str], set[str]]:
-    """Returns two sets of question ids. The first has a stored answer by a recipe from the present evidence.
-    The second omits answers with a fault that kept a stage from its row, or with a broken reply, which may
-    not be cached. `evidence`: question id -> row key, and digest of missing evidence (`AnswerSources`)."""
+    """Returns two sets of question ids: those with a stored answer by a recipe from the present evidence, and
+    those among them whose answer has no fault and no reply with a fault. A fault may have kept a stage from
+    its requests, and a faulty reply may not be cached. `recipe`: its digest. `evidence`: question id -> row
+    key, and digest of missing evidence (`AnswerSources`)."""
     keys = {recipe_tables.answer_key(recipe, id, *of): id for id, of in evidence.items()}
     table = rows(store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
     fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
@@ -87,17 +91,17 @@ def answered_by(
 class Unanswered:
     """Questions that an eval may have to answer."""
 
-    sources: recipe_tables.AnswerSources  # their evidence, if no more sources fail than have failed for good
+    sources: recipe_tables.AnswerSources  # evidence, if only sources with a stored fault remain incomplete
     ids: tuple[str, ...]
     pending: frozenset[str]  # questions with sources that are still to be parsed, split or embedded
-    again: frozenset[str]  # part of `ids`: answered by this recipe before, from other evidence
+    again: frozenset[str]  # part of `ids`: this recipe answered them before, perhaps without some sources
 
 
 def unanswered(
     pipeline: Pipeline, questions: Sequence[Question], wanted: Ids, snapshot: str, fresh: bool
 ) -> Unanswered:
     """Finds the questions that an eval may have to answer. `wanted`: sources that these questions may search,
-    with those to be ingested; `fresh`: all questions are answered again."""
+    including sources to be ingested; `fresh`: True: all questions are answered again."""
     store, tables = pipeline.store, recipe_tables.table_labels(pipeline.recipe)
     stays: dict[str, Ids] = {}  # table label -> sources that failed for good, so stay incomplete
     coming: list[Ids] = []  # sources that will be processed further
@@ -145,7 +149,7 @@ def in_doubt(store: Store, step: Step) -> bool:
 
 
 def lost_answers(pipeline: Pipeline, stage: Stage[Step], keys: Sequence[str]) -> dict[str, str]:
-    """Maps questions to reasons, as `uncached`, for the stored answers with these keys."""
+    """Applies `uncached` to the stored answers with these keys: question id -> reason."""
     rows = (pipeline.store.rows("answers", "key", some) for some in batches(keys, AT_ONCE))
     stored = (q for some in rows for q in arrow.question.records(some))
     return uncached(pipeline, stage, stored, lambda: time.time() + AHEAD_S)
@@ -180,8 +184,9 @@ def uncached(
 
 
 def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
-    """Returns whether a stored answer still holds what the stage read. It does not if this stage or a later
-    one overwrote a field. `written`: fields that each of these stages writes.
+    """Returns whether a stored answer still holds the fields that the stage read, as they were then. It does
+    not if this stage or a later one wrote one of them. `written`: the fields of this stage and of each later
+    one.
 
     >>> from raypipe.steps.decide import Decide
     >>> decide = Stage("decide", Decide(prefer=("llm",)))
@@ -202,8 +207,8 @@ def overlap(a: str, b: str) -> bool:
 
 
 def behind_index(recipe: Recipe) -> frozenset[str]:
-    """Returns the stages whose requests may change when a missing source arrives. They search or read
-    passages, or read a field that such a stage writes."""
+    """Returns the names of the stages whose requests may change when a missing source arrives. Such a stage
+    searches or reads passages, or reads a field that such a stage before it writes."""
     found, written = set[str](), set[str]()
     for stage in recipe.question:
         reads = stage.step.reads() | stage.gate_reads()
