@@ -1,7 +1,7 @@
 """Scores of predictions and rankings of any system. `check_judge` measures a judge by people's labels, and
 `pick_to_label` picks answers for people to label.
 
-A function imports the modules that it needs when it is called: predictions need no store, a ranking no judge.
+Modules are imported by the functions that need them: predictions need no store, a ranking no judge.
 """
 
 from __future__ import annotations

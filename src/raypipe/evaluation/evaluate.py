@@ -84,11 +84,12 @@ def evaluate(
 ) -> Evaluation:
     """Computes what is missing, scores every question, and writes the report; writes the record last.
 
-    `data`: files to read first, whose format is in `how`. The questions are those in `how.only`, by default
-    those of `data`, and without `data` all stored ones. `judge` and `labels` are the opened forms of the
-    names in `how`. `measured`: runs on this machine, on any store, which show its speed. Raises DataError if
-    there are no questions, or none with a gold of the given kind. Raises ConfError if the kind cannot use the
-    rule or the judge, if options exclude each other, and if the oracle has no stage to replace or no golds.
+    `data`: files to read first, whose format is in `how`. The questions are those that the option `only`
+    names, by default those of `data`, and without `data` all stored ones. `judge` and `labels` are the opened
+    forms of the names in `how`. `measured`: runs on this machine, on any store, which show its speed. Raises
+    DataError if there are no questions, or none with a gold of the given kind. Raises ConfError if the kind
+    cannot use the rule or the judge, if options exclude each other, and if the oracle has no stage to replace
+    or no golds.
     Raises DiskFull if the plan does not fit on the disk, CapReached at a cap, and the errors of ingest, index
     and answer.
     """

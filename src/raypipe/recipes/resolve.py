@@ -153,7 +153,7 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
 
 
 def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], resolve: Resolve) -> Read[Any]:
-    """Makes a reader for the name of an entry in graphs.yaml, whose `kind` must be in `cls.kinds`."""
+    """Makes a reader for the name of an entry in graphs.yaml, whose `kind` must be one of the class's own."""
 
     def find(name: str) -> Reference[Any]:
         path = files.file("graphs.yaml")
