@@ -92,7 +92,7 @@ class TableBuilder:
     worker: WorkerConfig
 
     def build(self, build: TableBuild, done: RunCounters) -> None:
-        """Finishes killed runs, computes again the rows that the build names for that, then all rows still missing."""
+        """Finishes killed runs, computes the rows to do again, then all rows that are still missing."""
         with self.clock.part("storing"):
             for table, schema in (*build.first, (build.table, build.schema)):
                 self.store.ensure(table, schema)
