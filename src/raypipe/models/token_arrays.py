@@ -2,7 +2,8 @@
 
 A GPU embeds 2 to 18 million tokens a second, but one core tokenizes half a million. The thread that feeds a
 GPU therefore must not tokenize. Arrays are optional: the embedding process tokenizes a call's texts itself,
-to the same ids, if one of them has no array. The tokenizer library is imported only where texts are tokenized.
+to the same ids, if one of them has no array. The tokenizer library is imported only where texts are
+tokenized.
 """
 
 from __future__ import annotations
