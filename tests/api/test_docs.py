@@ -1,7 +1,9 @@
 """Questions to a folder of documents: read and indexed by themselves, and only what changed."""
 
 import argparse
+import asyncio
 import json
+import shutil
 import socket
 from pathlib import Path
 
@@ -13,12 +15,16 @@ from http_app import served
 
 from raypipe.api.cli.main import main, parser
 from raypipe.api.cli.serve import _print
-from raypipe.api.data import documents_store
-from raypipe.api.indexes import open_docs
+from raypipe.api.data import documents_store, ingest_documents
+from raypipe.api.experiments import sweep
+from raypipe.api.indexes import ServedDocs, open_docs
 from raypipe.api.plans import plan
 from raypipe.api.questions import ask
+from raypipe.api.run import evaluate
 from raypipe.api.session import Session, from_environment
 from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.evaluate import evaluate as evaluated
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
@@ -121,6 +127,69 @@ def test_prompts_about_short_documents_are_planned_as_short_as_they_are(docs, se
     [step] = [s for s in found.steps if s.step == "embed_contextual"]
     chunks = step.expected[1] / 2
     assert 0 < step.cost.tokens[0] < step.cost.tokens[1] < chunks * 3000 / CHARS_PER_TOKEN
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A file with a question about the folder, and its answer."""
+    (tmp_path / "asked.csv").write_text(f"question,answer\n{QUESTION},Rotterdam\n")
+    return tmp_path / "asked.csv"
+
+
+def test_questions_about_a_folder_are_planned_with_its_indexing_and_nothing_is_written(docs, asked, session):
+    def parsed(**more):
+        return plan("rag", asked, session=session(), docs=docs, **more).plan.steps[0].max_calls
+
+    assert parsed() == 2 and not Path(documents_store(docs, session())).exists()
+    points = sweep("rag", "rerank.top=5,6", asked, session=session(), docs=docs, dry_run=True)
+    assert points.to_pandas()["point"].tolist() == [p.point for p in points.plans]
+    assert not Path(documents_store(docs, session())).exists()
+    ask("rag", QUESTION, session=session(), docs=docs)
+    assert parsed() == 0
+    (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
+    assert parsed() == 1
+
+
+def test_an_eval_reads_the_folder_first_as_a_question_does(docs, asked, session, bench):
+    file, own = str(SUPPORT / "fakes.yaml"), documents_store(docs, session())
+    ingest_documents(docs, str(bench.folder / "store"), session())
+    evaluated(bench.pipeline(), [asked], bench.folder / "first", EvalOptions("rows"))
+    done = evaluate(file, asked, bench.folder / "store", bench.folder / "run", session(), docs)
+    assert done.to_pandas()["verdict"].tolist() == ["right"] and done.evaluation.reused == 1
+    assert not Path(own).exists()
+
+
+@pytest.mark.parametrize("call", [plan, evaluate, sweep, ask])
+def test_a_missing_folder_and_an_unknown_option_are_named(call, docs, asked, session):
+    words = {"sweep": ["rerank.top=5"], "ask": [QUESTION]}.get(call.__name__, [asked])
+    given = {"data": asked} if call is sweep else {}
+    with pytest.raises(ConfError, match=f"found nothing at {docs.parent}/doc$"):
+        call("rag", *words, **given, docs=docs.parent / "doc", session=session())
+    if call is not ask:
+        with pytest.raises(ConfError, match="unknown option 'dosc'; did you mean 'docs'"):
+            call("rag", *words, **given, dosc=docs, session=session())
+
+
+COMMANDS = {"eval": (), "dry": ("--dry-run",), "sweep": ("--set", "rerank.top=5,6"), "plan": ()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_report_is_never_written_among_the_documents(docs, asked, capsys, monkeypatch, name):
+    monkeypatch.setenv("RAYPIPE_HOME", str(docs.parent / "home"))
+    words = ["eval" if name == "dry" else name, "rag", "--data", str(asked), *COMMANDS[name]]
+    if name != "plan":
+        assert main([*words, "--docs", str(docs), "--out", str(docs / "run")]) == 2
+        assert "expected a folder outside of --docs" in capsys.readouterr().err
+    assert main([*words, "--docs", str(docs.parent / "doc")]) == 2
+    assert f"found nothing at {docs.parent}/doc" in capsys.readouterr().err
+    assert not (docs.parent / "home/stores").exists()
+
+
+def test_a_run_among_the_documents_is_left_out_and_counted(docs, session, ran, capsys):
+    shutil.copytree(ran.folder / "out", docs / "runs/ten")
+    found = ask("rag", QUESTION, session=session(progress=True), docs=docs).result
+    assert {p.url for p in found.passages} <= set(TEXTS)
+    assert "not read: docs/runs/ten: run: a folder with the report of an eval" in capsys.readouterr().err
 
 
 def test_a_recipe_that_searches_nothing_is_refused_over_a_folder(docs, session):
@@ -278,3 +347,40 @@ def test_passages_to_embed_are_counted_once_where_a_language_model_writes_for_ea
     with serving(lambda request, body: request.reply("It is in a manual.")) as server:
         open_docs("contextual", docs, session=session(llm=f"{server.url}#m", progress=True))
     assert "about 2 passages to embed" in capsys.readouterr().err
+
+
+def test_a_served_folder_answers_from_the_old_text_until_the_new_one_is_embedded(docs, session):
+    """Texts in the tables that an endpoint opens, and an answer from those that it opened before."""
+    (docs / "inside/contact.md").write_text("---\nteam: hr\n---\nThe office of support is in Utrecht.\n")
+    folder = ServedDocs("rag", str(docs), None, session())
+    uri, recipe, quoted = folder.open(), session().recipe("rag"), list[str]()
+
+    before = Answerer(recipe, LocalKit(None, "transformers"), uri)
+    asyncio.run(before.check())
+
+    def reopen():
+        quoted.append(" ".join(Store.open(uri).scan(recipe.texts_table)["text"].to_pylist()))
+
+    def texts():
+        folder.read_again(reopen)
+        found = list(quoted)
+        quoted.clear()
+        return found
+
+    (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
+    (docs / "new.txt").write_text("Repairs of the Eagle are done in Breda.\n")
+    [both] = texts()
+    assert "Delft" in both and "Breda" in both and "Rotterdam" not in both, "in one step"
+    said = asked_over_http(served(before), {"query": QUESTION}).json()["citations"]
+    assert "Rotterdam" in said[0]["quote"], "of the tables before"
+    (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Gouda.\n")
+    (docs / "new.txt").unlink()
+    first, last = texts()
+    assert "Breda" not in first and "Gouda" in last, "what was removed goes before anything is embedded"
+    (docs / "inside/contact.md").write_text("---\nteam: board\n---\nThe office of support is in Utrecht.\n")
+    assert len(texts()) == 2, "nor does a filter of fields wait"
+    for name in ("falcon.txt", "inside/contact.md"):
+        (docs / name).unlink()
+    with pytest.raises(DataError, match="found no files"):
+        folder.read_again(lambda: quoted.append("opened"))
+    assert quoted == ["opened"]

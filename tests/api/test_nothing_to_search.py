@@ -186,3 +186,11 @@ def test_an_endpoint_says_which_store_it_searches_and_what_that_lacks(place, ran
     full = replace(endpoint, store=str(ran.folder / "store"))
     sources = Store.open(full.store).count("sources")
     assert full.about_store(settings) == f"searching {full.store}: {sources} sources"
+    key = "a-key-of-acme-with-16-chars"
+    for fields, says in (
+        ("where: hots = 'a.example'", "filters.acme: where: expected a field that documents here have: "),
+        ("hosts: [none.example]", "filters.acme: no source meets it"),
+    ):
+        (place / "keys.yaml").write_text(f"filters:\n  acme: {{keys: [{key}], {fields}}}\n")
+        found = replace(full, key_filters=str(place / "keys.yaml")).about_store(settings).splitlines()
+        assert len(found) == 2 and says in found[1] and key not in found[1]

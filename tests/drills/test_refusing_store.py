@@ -17,8 +17,8 @@ from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.tasks import inline
-from raypipe.store import Store, StoreError
-from raypipe.store.errors import StoreUnavailable
+from raypipe.store import Store
+from raypipe.store.errors import StoreInUse, StoreUnavailable
 from raypipe.store.files import LEASES
 from raypipe.store.lease import claims
 
@@ -112,7 +112,7 @@ def test_a_refused_claim_is_unavailable_and_never_taken_for_one_that_nobody_hold
             pass
         remote.bucket.server.left = 0
         with (
-            pytest.raises(StoreError, match="in use by first"),
+            pytest.raises(StoreInUse, match="in use by first"),
             Store.open(store.uri).lease("driver", "third"),
         ):
             pass

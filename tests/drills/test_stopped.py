@@ -84,6 +84,8 @@ def test_an_eval_stopped_in_any_phase_leaves_no_process_and_goes_on(local_ray, m
     # This one has started its own Ray, which must end with it.
     code, said, left = stopped(command, "local", store, in_answer)
     assert (code, left) == (143, []), said
+    assert "stopped; finished parts are kept, run it again to continue" in said
+    assert "Traceback" not in said and "GraphLeft" not in said
     assert not any((store / "_lease").glob("driver-*")) and not (tmp_path / "out/run.json").exists()
 
     env = {**os.environ, "RAYPIPE_CONF": str(ROOT / "conf"), "RAY_ADDRESS": shared}

@@ -79,6 +79,38 @@ def test_what_is_only_in_one_of_them_or_not_scored_is_named_and_left_out() -> No
     assert found.score.n == 114
 
 
+def test_wrong_answers_without_a_verdict_prove_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = predictions(tmp_path / "a.jsonl", ["i don't know"] * 30)
+    after = predictions(tmp_path / "b.jsonl", ["ann"] * 8 + ["banana"] * 22)
+    assert main(["compare", str(before), str(after)]) == 0
+    said = capsys.readouterr().out
+    assert "cannot tell: score +1.000 over 8 questions" in said and "between -0.467 and +1.000" in said
+    assert "22 of 30 questions are not scored" in said and "--rejudge MODEL decides them" in said
+    a, b = (scored_run(path, "official") for path in (before, after))
+    with pytest.raises(GateFailed, match="cannot tell; 22 of 30 questions are not scored"):
+        check_gate(RelativeGate("better", True, 0.02), b, a)
+    with pytest.raises(GateFailed, match=r"may be 0\.\d+ worse"):
+        check_gate(RelativeGate("not-worse", False, 0.02), b, a)
+    assert main(["compare", str(before), str(after), "--rule", "words"]) == 0
+    assert "worse: score -0.467 over 30 questions" in capsys.readouterr().out
+
+
+def test_a_verdict_that_no_judge_can_change_holds_without_one() -> None:
+    b = run("b", ["unscored" if i in (0, 41, 114) else v for i, v in enumerate(changed(30))])
+    (found,) = compare([run("a", VERDICTS), b])
+    assert found.verdict == "better" and found.open == 0 and (found.score.n, found.at_worst.n) == (112, 115)
+    bounds = found.at_worst.difference, found.at_best.difference
+    assert bounds == pytest.approx(((60 - 2 - 1) / 115, (60 + 1 + 2) / 115))
+    few = run("b", ["unscored" if i == 114 else v for i, v in enumerate(changed(6))])
+    (found,) = compare([run("a", VERDICTS), few])
+    assert found.verdict == "better" and found.open == 0  # one wrong answer can become no worse
+    turned = run("a", ["unscored" if i == 114 else v for i, v in enumerate(VERDICTS)])
+    (found,) = compare([turned, run("b", changed(6))])
+    assert found.verdict == "cannot tell" and found.open == 1
+
+
 def test_an_id_that_names_another_question_in_each_run_joins_nothing() -> None:
     a, b = (replace(run(n, VERDICTS), texts={f"q{i:03d}": f"who is {i}?" for i in range(115)}) for n in "ab")
     (found,) = compare([a, replace(b, texts={**b.texts, "q007": "who  is 7?", "q008": "who was 8?"})])

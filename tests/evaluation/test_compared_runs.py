@@ -66,9 +66,9 @@ def test_gates_hold_a_run_against_the_live_one(folder: Path, capsys: pytest.Capt
     assert main(["promote", str(folder / "again"), "--gate", "not-worse:0.001"]) == 7
     assert "worse, 0.001 is allowed" in capsys.readouterr().err
     assert live(store) == first
-    gates = ["--gate", "not-worse:1.5", "--against", str(folder / "other"), "--json"]
+    gates = ["--gate", "not-worse:2", "--against", str(folder / "other"), "--json"]
     assert main(["promote", str(folder / "again"), *gates]) == 0
-    assert json.loads(capsys.readouterr().out)["gates"] == ["not-worse:1.5"]
+    assert json.loads(capsys.readouterr().out)["gates"] == ["not-worse:2"]
 
 
 @pytest.mark.parametrize("gate", ["better:0.1", "not-worse:0", "not-better"])

@@ -16,6 +16,7 @@ from reruns import FAKES, Bench
 
 from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
+from raypipe.api.look import finished_run, why
 from raypipe.core.arrow import with_id_texts
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question
@@ -189,6 +190,68 @@ def test_a_query_that_is_read_again_without_judgements_has_none_any_more(beir: P
     after, (replaced,) = read()
     assert after["heron"] == {} and {b: after[b] for b in BIRDS[1:]} == {b: before[b] for b in BIRDS[1:]}
     assert (replaced.rows, replaced.ids) == (1, ("q-heron",))
+
+
+PAPER = {
+    "title": "On birds",
+    "abstract": "Birds at a lake.",
+    "full_text": [{"section_name": "Data", "paragraphs": ["The heron eats fish.", "The swift eats flies."]}],
+    "figures_and_tables": [],
+    "qas": [
+        {
+            "question": "What does the heron eat?",
+            "question_id": "q",
+            "answers": [
+                {
+                    "answer": {
+                        "unanswerable": False,
+                        "extractive_spans": ["fish"],
+                        "yes_no": None,
+                        "free_form_answer": "",
+                        "evidence": ["The heron eats fish."],
+                    }
+                }
+            ],
+        }
+    ],
+}
+OWN = """
+from raypipe.metrics.kinds import Measure
+
+class Fish:
+    measures = (Measure("fish", "the answer has fish"),)
+
+    def values(self, row):
+        return {} if row.prediction is None else {"fish": float("fish" in row.prediction)}
+"""
+ASKED = {"question": "what does the heron eat?", "answer": "fish", "domain": "birds"}
+
+
+@pytest.mark.parametrize("kind", ["crag", "qa", "qasper", "ranking", "birds:Fish"])
+def test_a_run_of_each_kind_is_a_frame_when_it_is_read_again(
+    kind: str, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "birds.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "paper.json").write_text(json.dumps({"1": PAPER}))
+    rows = [{"id": "d", "title": "Heron", "text": "The heron eats fish. " * 9}, ASKED]
+    for name, row in zip(("docs", "asked"), rows, strict=True):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    data: dict[str, tuple[Any, list[Path]]] = {
+        "qasper": ("qasper", [tmp_path / "paper.json"]),
+        "ranking": ("beir", [beir]),
+    }
+    format, files = data.get(kind, ("rows", [tmp_path / "docs.jsonl", tmp_path / "asked.jsonl"]))
+    pipeline = Bench(tmp_path, tmp_path).pipeline(RANKS if kind == "ranking" else FAKES)
+    done = evaluate(pipeline, files, tmp_path / "out", EvalOptions(format, kind=kind))
+    frame = finished_run(tmp_path / "out").to_pandas().set_index("id")
+    assert done.record.kind.partition("@")[0] == kind and len(frame) == done.record.questions
+    for id, right in done.scored.right.items():
+        assert (frame.verdict[id] == "right") is bool(right)
+        assert {n: frame[n][id] for n in done.scored.scores.values[id]} == done.scored.scores.values[id]
+    if kind == "qa":
+        told = why(tmp_path / "out", frame.index[0]).explanation
+        assert (told.expected, told.verdict, frame.domain.iloc[0]) == ("fish", "right", "birds")
 
 
 def test_the_kind_is_kept_with_the_data(run: Callable[..., Evaluation], beir: Path) -> None:

@@ -55,6 +55,7 @@ def test_runs_are_found_in_folders_and_named_where_only_the_store_knows_them(
     folders: Path, ran: Any, tmp_path: Path
 ) -> None:
     found = list_runs([folders]).runs
+    assert list_runs(str(folders)).runs == found
     assert {Path(h.folder or "").name for h in found} == {"one", "two"}
     assert found[0].questions == 6 and found[0].mean is not None
     store = Store.open(str(ran.folder / "store"))

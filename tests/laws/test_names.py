@@ -42,8 +42,8 @@ ELSEWHERE = """
     mypkg/kinds.py mypkg/judges.py mypkg/loaders.py mypkg/docling.py raypipe.plugins
     glossary/plugin.py glossary/references.py glossary/steps.py glossary/losses.py glossary/readers.py
     glossary/commands.py glossary/conf/recipes/define.yaml
-    RAY_PROMETHEUS_HOST graphs.txt timeline.json timeline.svg csv.reader csv.Error Date.toString
-    numbering.xml Document.xml
+    RAY_PROMETHEUS_HOST graphs.txt timeline.json timeline.svg storageClassName csv.reader csv.Error
+    Date.toString numbering.xml Document.xml
     Dataset.map_batches ray.data.Dataset ray.data.llm ds.stats HTTPS_PROXY
     movie.csv company.csv entity.csv tokenizer_config.json metadata.csv
 """

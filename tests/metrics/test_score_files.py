@@ -48,6 +48,12 @@ def test_a_null_prediction_says_that_the_question_could_not_be_done(tmp_path: Pa
     assert (score.score, score.n_unscored, score.total) == (1, 1, 2)
 
 
+def test_a_table_is_refused_by_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("query,answer,prediction\na,b,b\n")
+    with pytest.raises(DataError, match=r"expected lines of JSON .*, found \.csv"):
+        score_crag(tmp_path / "p.csv", "official")
+
+
 def test_an_answer_of_null_is_not_scored_and_counted(tmp_path: Path) -> None:
     found = score_crag(written(tmp_path / "p.jsonl", ROW, {**ROW, "answer": None}), "official")
     assert (found.by_rule.score.score, found.by_rule.score.total) == (1, 1)

@@ -87,7 +87,7 @@ BROKEN = {
     ),
     "a lone lora_A": (
         lambda f: tensors(f, lambda t: {k: v for k, v in t.items() if k != first(t).replace("_A.", "_B.")}),
-        "found lora_A of .* alone",
+        "found lora_A of .* without lora_B",
     ),
     "another base's widths": (
         lambda f: tensors(f, lambda t: {k: v for m in modules() for k, v in factors(m, hidden=8).items()}),

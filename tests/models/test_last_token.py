@@ -168,7 +168,7 @@ def test_a_tokenizer_without_the_mark_that_is_pooled_is_refused(
     said.write_text(said.read_text().replace('"add_eos_token": true', '"add_eos_token": false'))
     model = entries(m={**ENTRY, "path": "m"}).model("m")
     for opens in (TokenMaker, lambda m: load.open_model(m, "transformers", "cpu")):
-        with pytest.raises(ConfError, match=r"the mark that ends a text, .* found '<s> a' for 'a'"):
+        with pytest.raises(ConfError, match=r"the token that ends a text, .* found '<s> a' for 'a'"):
             opens(model)
 
 
@@ -177,7 +177,7 @@ def test_an_entry_without_the_prompt_of_its_folder_is_refused(
 ) -> None:
     folder = decoder(tmp_path / "m", "Mistral", texts)
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "Query: "}}')
-    with pytest.raises(ConfError, match=r"its folder puts 'Query: ' before a query, and its entry nothing"):
+    with pytest.raises(ConfError, match=r"its folder puts 'Query: ' before a query, but its entry nothing"):
         load.present(entries(m={**ENTRY, "path": "m"}).model("m"))
     load.present(entries(m={**ENTRY, "path": "m", "query_instruction": "Instruct: "}).model("m"))
 
@@ -197,5 +197,5 @@ def test_an_embedder_of_first_tokens_needs_a_tokenizer_that_begins_texts_with_it
     require_pooled_mark(model, tokenizer)
     tree = json.loads(tokenizer.to_str())
     tree["post_processor"] = None
-    with pytest.raises(ConfError, match=r"pooling cls takes the vector of the mark that begins a text"):
+    with pytest.raises(ConfError, match=r"pooling cls takes the vector of the token that begins a text"):
         require_pooled_mark(model, Tokenizer.from_str(json.dumps(tree)))

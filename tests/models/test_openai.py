@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from time import time
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -23,6 +24,7 @@ from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Messa
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.hosts import SHOWN, EndpointAddress
+from raypipe.models.kit import LocalKit
 from raypipe.models.openai import OpenAIClient
 from raypipe.store.memo.memo import reply_keys
 
@@ -363,6 +365,29 @@ def test_an_endpoint_that_is_down_is_a_transient_fault_that_names_its_address():
     (result,), slept = ask(served(url, model="m", tries=3), [chat("Where?")])
     assert isinstance(result, Fault) and result.reason == "unreachable" and result.transient
     assert url in result.detail and len(slept.slept) == 2
+
+
+def test_a_model_whose_server_did_not_answer_its_last_call_is_unavailable_until_it_answers():
+    from raypipe.serving.ray.models import ModelDeployment  # imports Ray
+
+    async def states(server: Server) -> list[bool]:
+        model, at = served(server.url, model="m", tries=1)
+        kit, found = LocalKit(None, endpoints={model.path: at}), []
+        deployment: Any = SimpleNamespace(_kit=kit)
+        for status in (200, 503, 401, 200):
+            server.script = lambda body, n, s=status: reply("x") if s == 200 else Answer("", s)
+            await kit.generator(model)([chat("Where?")], SAMPLING)
+            found.append(await kit.unavailable() == ["served"])
+            if found[-1]:
+                with pytest.raises(Unavailable, match="no answer from the server of served"):
+                    await ModelDeployment.ready(deployment)
+            else:
+                await ModelDeployment.ready(deployment)
+        await kit.close()
+        return found
+
+    with serving(lambda body, n: reply("x")) as server:
+        assert asyncio.run(states(server)) == [False, True, True, False]
 
 
 def test_a_slow_endpoint_costs_its_timeout_and_no_more():

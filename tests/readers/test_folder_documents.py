@@ -1,6 +1,7 @@
 """The folder reader: what each kind of file says, and what becomes of broken and hostile ones."""
 
 import io
+import json
 import os
 import re
 import zipfile
@@ -390,6 +391,10 @@ def test_a_folder_is_walked_without_waiting_leaving_or_turning_in_circles(tmp_pa
     (tmp_path / "elsewhere" / "c.txt").write_text("no")
     (folder / "away").symlink_to(tmp_path / "elsewhere")
     (folder / "inside").symlink_to(folder / "sub" / "b.md")
+    for name, record in (("run", {"format": 1, "run": "r"}), ("mine", {"distance_km": 5})):
+        (folder / name).mkdir()
+        (folder / name / "run.json").write_text(json.dumps(record, indent=1))
+        (folder / name / "report.html").write_text("<p>text</p>")
     with open(folder / "big.pdf", "wb") as file:
         file.truncate(2 << 30)
     found = {f.name: f.trouble and f.trouble.fault.reason for f in walk(folder, [], DOCUMENT_LIMITS)}
@@ -398,8 +403,11 @@ def test_a_folder_is_walked_without_waiting_leaving_or_turning_in_circles(tmp_pa
         "away": "outside",
         "big.pdf": "too_large",
         "inside": None,
+        "mine/report.html": None,
+        "mine/run.json": None,
         "out": "outside",
         "pipe": "not_a_file",
+        "run": "run",
         "self": "loop",
         "sub/loop": "loop",
     }
@@ -422,8 +430,26 @@ def test_front_matter_gives_fields_and_neither_a_title_nor_a_section(reader):
     assert (found.title, [m.label for m in found.sections]) == ("Leave", ["Leave"])
     assert found.content == "# Leave\n\nThe leave.\n", "what is a field is no text to quote"
     assert found.content[found.sections[0].start :].startswith("# Leave")
-    assert reader.read("x.md", b"---\ntitle: Leave\n---\nThe leave.").title == "Leave"
-    deep = "[" * 9_000
-    for broken in ("---\na: [\n---\nx", f"---\n{deep}\n---\nx", "---\na: 1\nx", "---\n- a\n---\nx"):
-        found = reader.read("x.txt", broken.encode())
-        assert (found.fields, found.content[:3]) == ({}, "---")
+
+
+def test_faulty_front_matter_is_a_fault_and_a_rule_above_a_text_is_none(reader):
+    text = "---\ntitle: Secret\ncustomer: acme: plant\n---\nThe margin is 41 %.\n"
+    said = r"line 3: .*'customer: acme: plant': mapping values are not allowed.* quotes.*\*\*\*"
+    with pytest.raises(UnusableLine, match=f"front_matter: {said}"):
+        reader.read("secret.md", text.encode())
+    faulty = ("a: [\n---\nx", "a:b\n---\nx", "- a: 1\n---\nx", "a: 1\nx", f"a: {'x' * 30_000}\n---\nx")
+    for broken in (*faulty, f"n: {'9' * 5_000}\n---\nx", f"a: {'[' * 9_000}\n---\nx", "'a: b\n...\nx"):
+        assert refused(reader.read, "x.md", f"---\n{broken}".encode()) == "front_matter", broken
+    texts = (
+        "Some prose.\n---\nx",
+        "- a\n---\nx",
+        "\nOn\n\nx: 1",
+        "At 10:30 by http://x/\n---\n",
+        "---\nx",
+        "",
+    )
+    for rule in (*texts, ""):
+        found = reader.read("x.txt", f"---\n{rule}".encode())
+        assert (found.fields, found.content[:3]) == ({}, "---"), rule
+    several = b"---\nkind: Job\n---\nkind: {{ a }}\n---\n"
+    assert reader.read("jobs.yaml", several).content == several.decode(), "a YAML file is all text"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -31,6 +32,7 @@ from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store, StoreError
+from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import Files
 from raypipe.store.lease import claim, claimed
 
@@ -140,9 +142,12 @@ def test_what_is_fetched_once_is_fetched_again_only_when_it_changed(bucket, tmp_
     got.write_text("ONE")
     assert download(f"{bucket.uri}/some/a.txt", tmp_path).read_text() == "ONE"
     put("another")
+    bucket.client.put_object(Bucket=bucket.name, Key="some/b.txt", Body=b"gone soon")
+    assert (download(f"{bucket.uri}/some", tmp_path) / "b.txt").exists()
+    bucket.client.delete_object(Bucket=bucket.name, Key="some/b.txt")
     assert download(f"{bucket.uri}/some/a.txt", tmp_path).read_text() == "another"
     folder = download(f"{bucket.uri}/some", tmp_path)
-    assert (folder / "a.txt").read_text() == "another"
+    assert (folder / "a.txt").read_text() == "another" and not (folder / "b.txt").exists()
 
 
 def test_a_folder_is_sent_whole_and_its_record_last(bucket, tmp_path):
@@ -250,3 +255,52 @@ def test_a_full_disk_ends_the_copy_at_once():
     with pytest.raises(OSError, match="No space left"):
         copy_with_retries(copy, lambda seconds: None)
     assert len(calls) == 1
+
+
+def test_an_endpoint_of_http_needs_no_other_setting_and_a_missing_bucket_is_said(bucket, monkeypatch):
+    for variable in ("AWS_ENDPOINT", "AWS_ALLOW_HTTP"):
+        monkeypatch.delenv(variable)
+    assert Store.create(f"{bucket.uri}/stores/plain").has("sources")
+    with pytest.raises(StoreError, match=r"at s3://no-such-bucket/x: its bucket does not exist") as missing:
+        Store.create("s3://no-such-bucket/x")
+    assert missing.value.exit_code == 2
+
+
+def test_a_store_that_no_network_reaches_is_unavailable_with_what_to_set(monkeypatch):
+    for variable in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens there
+    with pytest.raises(StoreUnavailable, match=r"resolving region.*Set AWS_REGION") as unreached:
+        Store.find("s3://some-bucket/x")
+    assert unreached.value.exit_code == 69
+
+
+def test_each_command_takes_the_address_of_a_run(bucket, ran, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    here, there = ran.folder / "out", f"{bucket.uri}/runs/finished"
+    upload(here, there, last=["run.json"])
+    [row, *_] = each(RunFolder(here).results)
+
+    def prints(*words, code=0):
+        assert main([*map(str, words)]) == code
+        return "".join(capsys.readouterr())
+
+    assert f"run {read(here).run[:8]}" in prints("inspect", there)
+    for run in (("inspect", there, row["id"]), ("inspect", there, "--losses")):
+        assert prints(*run) == prints(*(here if w == there else w for w in run))
+    assert there in prints("compare", here, there, "--measure", "f1") and "fetched" not in prints(
+        "compare", there, here, "--rule", "accuracy"
+    )
+    assert prints("score", "crag", there) == prints("score", "crag", here)
+    assert prints("score", "qa", there) == prints("score", "qa", here)
+    prints("inspect", there, "--faults")
+    prints("export", there, "--as", "predictions", "--out", tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_text() == RunFolder(here).predictions.read_text()
+    assert "name the file to write" in prints("fit", "decide", there, code=2).lower()
+    store = tmp_path / "store"
+    shutil.copytree(ran.folder / "store", store)
+    assert "live in" in prints("promote", there, "--store", store)
+    assert prints("promote", there, "--store", store, "--gate", "better", "--against", there, code=7)
+    bucket.client.delete_object(Bucket=bucket.name, Key="runs/finished/run.json")
+    assert f"{there}: expected the --out of a finished eval" in prints("inspect", there, code=3)
+    assert "nothing is there" in prints("compare", here, f"{bucket.uri}/none", code=3)

@@ -258,7 +258,7 @@ def test_an_adapter_of_a_model_changes_no_table_that_counts_its_tokens(tmp_path)
         ({"reply": "label"}, "labels: expected with reply: label"),
         ({"reply": "labels"}, "expected one of plain, label, certainty, json, confidence, calls"),
         ({"labels": ["a"]}, "labels: expected with reply: label"),
-        ({"confident": "high"}, "confident: expected with reply: confidence"),
+        ({"confident": "high"}, "confident: expected only with reply: confidence"),
         ({"confident": "sure", "reply": "confidence"}, "expected one of low, medium, high"),
         ({"fill": {"words": 70}}, "fill: 'words' is used by no prompt"),
         ({"context_tokens": 10}, "context_tokens: expected a prompt that uses context"),

@@ -93,7 +93,7 @@ def test_an_adopted_model_is_asked_nothing_that_the_other_answered_and_undone_th
     story = why(store, record, bench.lines()[0]["interaction_id"])
     assert story.state == "reused" and story.adopted == planned.adopted
     assert set(planned.adopted) <= set(_notes(record))
-    with pytest.raises(ConfError, match="far-embedder is adopted as hash-embedder itself"):
+    with pytest.raises(ConfError, match="far-embedder itself is adopted as hash-embedder"):
         adopt_model("other", "far-embedder", store, session=session)
     for name in ("far-embedder", "far-reranker"):
         assert end_adoption(name, store).counts_as == ""

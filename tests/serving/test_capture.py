@@ -175,6 +175,24 @@ def test_what_one_user_asked_is_offered_to_no_other_and_answers_no_other(asked, 
         assert found.id == "another", "not even by its id"
 
 
+def test_a_captured_question_is_evaluated_under_the_filter_it_was_asked_with(ran, tmp_path):
+    shutil.copytree(ran.folder / "store", tmp_path / "store")
+    endpoint = Endpoint(Bench(tmp_path, ran.world))
+    asked = endpoint.pipe.store.scan("questions").to_pylist()
+    hosts = sorted({c["url"].split("/")[2] for q in asked for c in q["citations"]})[:6]
+    query = {"query": f"tell me: {asked[0]['text']}"}
+    bodies = [{**query, "filters": {"where": f"host = '{h}'"}} for h in hosts]
+    bodies += [{**query, "filters": {"hosts": [h]}} for h in hosts[:2]]
+    replies = [r.json() for r in endpoint.send(*bodies)]
+    assert len({r["answer"] for r in replies}) > 1, "the filter decides the answer"
+    files = write_captured(captured_span(["captured:20000d"]), *[endpoint.pipe.store] * 2, tmp_path)
+    _, pipe = job(endpoint, files.data, tmp_path / "out")
+    lines = [json.loads(line) for line in files.answers.open()]
+    answers = answers_of(pipe, [line["id"] for line in lines])
+    assert sorted(line["prediction"] for line in lines) == sorted(r["answer"] for r in replies)
+    assert [answers[line["id"]].answer for line in lines] == [line["prediction"] for line in lines]
+
+
 def test_feedback_makes_golds_and_labels_and_the_last_word_counts(asked, tmp_path):
     endpoint, replies = asked
     whole = [r.json() for r in replies[6:12]]
@@ -264,7 +282,7 @@ def test_without_capture_there_is_no_answer_id_and_no_feedback(bench):
     assert "answer_id" not in reply.json() and endpoint.captured() == {}
     endpoint.app = app
     [reply] = endpoint.send({"answer_id": "x", "verdict": "right"}, path="/v1/feedback")
-    assert reply.status_code == 404 and "captures no answers" in reply.json()["detail"]
+    assert reply.status_code == 404 and "without `--capture`" in reply.json()["detail"]
 
 
 HOOK = """

@@ -269,6 +269,8 @@ def test_two_keys_with_filters_see_nothing_of_one_another(filled, halves, two, c
     assert any(isinstance(v, Generated) for v in kept), "replies of a model are among it"
     assert [sorted(poison & set(words(text))) for text in written] == [[]] * len(written)
     assert not capture._waiting, "nothing of a key with a filter is captured"
+    [said] = send(app, posted(ACME, {"answer_id": "0" * 36, "verdict": "wrong"}, "/v1/feedback"))
+    assert said.status_code == 404 and "since it has a filter" in said.json()["detail"]
 
 
 def test_a_key_with_a_filter_gets_no_turns_of_a_stored_conversation(filled, halves, tmp_path):

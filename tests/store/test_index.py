@@ -197,7 +197,7 @@ def test_what_pages_hide_is_known_by_source(index, corpus):
 
 def test_texts_that_do_not_say_what_is_hidden_are_refused(corpus):
     index = MemoryIndex(corpus[0].drop(["hidden"]), corpus[1], {})
-    with pytest.raises(ConfError, match="do not say what their pages hide"):
+    with pytest.raises(ConfError, match="do not record what their pages hide"):
         run(index.hidden([NOWHERE]))
 
 

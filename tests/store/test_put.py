@@ -22,7 +22,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, Source, source_id
 from raypipe.store import Store, StoreError, lease
 from raypipe.store import lease as claims
-from raypipe.store.errors import StoreUnavailable
+from raypipe.store.errors import StoreInUse, StoreUnavailable
 from raypipe.store.files import Files
 from raypipe.store.lease import STALE_S, Lease
 
@@ -147,8 +147,9 @@ def test_a_lease_within_a_lease_is_the_same_one_and_ends_with_the_outer(store):
         for phase in ("ingest", "index"):
             with store.lease("drive", phase):
                 pass
-            with pytest.raises(StoreError, match="in use by an eval"):
+            with pytest.raises(StoreInUse, match="in use by an eval") as held:
                 other.lease("drive", "me").__enter__()
+            assert held.value.exit_code == 69
     with other.lease("drive", "me"):
         pass
 

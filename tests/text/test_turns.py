@@ -32,6 +32,14 @@ def talked(*texts):
         (("what is the price of tiso foods?", "x", "and brae tools?"), "what is the price of brae tools?"),
         (("who directed velora?", "x", "why?"), "why, who directed velora?"),
         (("Who wrote Velora?", "Ann Lee wrote it, they say now.", "How old is she?"), "How old is Ann Lee?"),
+        (("what is the price of the BW-100?", "x", "and of the BW-200?"), "what is the price of the BW-200?"),
+        (("what is the price of the BW-100?", "x", "and the BW-200?"), "what is the price of the BW-200?"),
+        (("what is the price of the pump?", "x", "and of a valve?"), "what is the price of a valve?"),
+        (("what is the BW-200?", "a flow meter", "what does it cost?"), "what does BW-200 cost?"),
+        (("What is the BW-200?", "flow meter", "what does it cost?"), "what does BW-200 cost?"),
+        (("who is Anna Lee?", "a singer", "how old is she?"), "how old is Anna Lee?"),
+        (("Who is the CEO of Velora?", "Ann Lee", "how old is she?"), "how old is Ann Lee?"),
+        (("what is the biggest pump?", "BW-3", "what does it cost?"), "what does BW-3 cost?"),
         # three turns: what the second leans on is the first's
         (
             ("Who directed Velora?", "Ann Lee", "How long is it?", "102 minutes", "And its budget?"),

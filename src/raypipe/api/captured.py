@@ -91,11 +91,13 @@ def open_data(
     format: Format | None,
     fields: Fields | None,
     scratch: Path | None = None,
+    docs: str | Path | None = None,
 ) -> tuple[Store, list[Path], Format]:
     """Opens the store of a run. Returns it with the run's data files and their format.
 
     Data are files; captured answers, which are written to files under $RAYPIPE_HOME; or nothing, which means
-    the stored questions. `scratch` is a folder for everything that is created. Raises ConfError, also for
+    the stored questions. `scratch` is a folder for everything that is created. `docs` is a folder of
+    documents that a plan counts as read. Raises ConfError, also for
     another format of captured answers. Raises DataError if nothing was captured, if a file is missing, or if
     the recipe would find nothing to search; no store is created then.
     """
@@ -104,11 +106,14 @@ def open_data(
         wanted = format_for(format, files, fields)
         if not files:
             opened = session.store(store)
-            require_passages(recipe, opened, stored_questions(opened))
+            if docs is None:
+                require_passages(recipe, opened, stored_questions(opened))
             return opened, files, wanted
         readers.check(files, wanted)  # a missing file or field is reported before anything starts
         uri = session.address(store, True)
-        if lacks_passages(recipe, Store.find(uri)):  # then the files must bring sources to search
+        if docs is None and lacks_passages(
+            recipe, Store.find(uri)
+        ):  # then the files must bring sources to search
             kinds, whole = recipe.source_kinds(), False
             for row in readers.open(files, wanted, readers.ReadCounts()):
                 if any(source.kind in kinds for source in row.sources):
@@ -223,6 +228,7 @@ def _rows(
                     "body": a.body,
                     "asked_at": a.asked_at,
                     "citations": cites,
+                    "where": a.where,
                     "turns": [asdict(t) for t in a.turns],
                     "sources": [{"kind": s.kind, "content": s.content} for s in brought],
                     "answers": list(gold.answers),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raypipe.api.results import Result
@@ -64,7 +64,7 @@ def compare(
     session = session or Session()
     people, judge = None if labels is None else read_labels(Path(labels)), rejudge
     if judge == "":
-        first = scored_run(Path(runs[0]), rule or "official").judge if Path(runs[0]).exists() else ""
+        first = scored_at(session, runs[0], rule or "official").judge if _has_files(runs[0]) else ""
         if not first:
             raise ConfError(f"--rejudge: {runs[0]} names no judge to take for all; name one: --rejudge MODEL")
         judge = first.partition("@")[0]
@@ -72,8 +72,8 @@ def compare(
     scored = list[ScoredRun]()
     for run in runs:
         alike = scored[0].rule if scored and judge is not None and rule is None else rule
-        if again and Path(run).exists():
-            judged = opened(session, Path(run), alike, judge, trim)
+        if again and _has_files(run):
+            judged = opened(session, run, alike, judge, trim)
             scored.append(judged_again(judged, people))
         else:
             scored.append(_scored(session, run, alike, again, store))
@@ -81,12 +81,23 @@ def compare(
     return CompareResult(comparing.compare(chosen, margin, group, measure))
 
 
+def _has_files(run: str | Path) -> bool:
+    """Returns whether a run is a folder, a file or an address; else it is a release."""
+    return "://" in str(run) or Path(run).exists()
+
+
+def scored_at(session: Session, run: str | Path, rule: Rule) -> ScoredRun:
+    """Returns the measures of a run's folder or a file of predictions, here or in an object store. Raises as
+    `scored_run`."""
+    return replace(scored_run(session.local_run(run), rule), name=str(run))
+
+
 def _scored(session: Session, run: str | Path, rule: Rule | None, again: bool, store: Place) -> ScoredRun:
-    if Path(run).exists():
-        found = scored_run(Path(run), rule or "official")
+    if _has_files(run):
+        found = scored_at(session, run, rule or "official")
         if rule is None or found.rule == rule_id(rule):
             return found
-        return judged_again(opened(session, Path(run), rule, None, None), None)
+        return judged_again(opened(session, run, rule, None, None), None)
     if not _RELEASE.fullmatch(str(run)):
         raise DataError(
             f"{run}: expected the folder of a finished eval, a file of predictions, or a release (its id, or "

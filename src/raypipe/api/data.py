@@ -20,6 +20,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Fault, Question
 from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, field_map, own_rows
 from raypipe.readers.field_map import Fields
+from raypipe.readers.object_store import is_remote
 from raypipe.text.html import SandboxedParser
 
 if TYPE_CHECKING:
@@ -117,11 +118,12 @@ def documents_store(folder: str | Path, session: Session | None = None) -> str:
     """Returns the address of a folder's own store under $RAYPIPE_HOME, which need not exist.
 
     The store's name has the folder's name and the beginning of a digest of its path: docs-manuals-c56e80.
+    Raises ConfError for a missing folder.
     """
     from raypipe.runs.pipeline.ingest_folder import folder_id
 
     session = session or Session()
-    [place] = inputs([folder], session.settings)
+    place = documents_folder(folder, session)
     name = re.sub(r"[^a-z0-9]+", "-", place.name.lower())[:NAME_CHARS].strip("-")
     return str(session.settings.stores / "-".join(filter(None, ("docs", name, folder_id(place)[:6]))))
 
@@ -132,6 +134,28 @@ def documents_folder(folder: str | Path, session: Session) -> Path:
     if not path.exists():
         raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
     return path
+
+
+def docs_store(
+    docs: str | Path | None,
+    store: Place,
+    session: Session,
+    out: str | Path | None = None,
+    read: bool = False,
+) -> Place:
+    """Returns the store of a call: `store`, else the own store of its folder of documents; `docs` None: no
+    folder. `read`: first reads the folder's changed files. Raises ConfError for a missing folder, and for an
+    `out` inside it."""
+    if docs is None:
+        return store
+    folder = documents_folder(docs, session)
+    if out is not None and not is_remote(str(out)) and Path(out).resolve().is_relative_to(folder.resolve()):
+        raise ConfError(
+            f"--out {out}: expected a folder outside of --docs {docs}, whose files are read as documents"
+        )
+    if read:
+        return ingest_documents(folder, store, session).store
+    return store or documents_store(folder, session)
 
 
 def ingest_documents(folder: str | Path, store: Place = None, session: Session | None = None) -> IngestResult:

@@ -50,6 +50,8 @@ from raypipe.serving.key_filters import key_filters_in, read_key_filters
 from raypipe.serving.query import AnswererProtocol
 from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.store import Store, StoreError
+from raypipe.store.index import fields_now
+from raypipe.text.filters import ConditionError
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -143,7 +145,17 @@ class ServeArgs:
                 return f"{nothing_to_search(recipe, uri)}. {UNTIL}"
             opened = Store.open(uri)
             searched(opened, recipe)
-            return f"searching {uri}: {opened.count('sources'):,} sources"
+            lines = [f"searching {uri}: {opened.count('sources'):,} sources"]
+            if filters := self.server_config(settings.keys).key_filters:
+                fields = fields_now(opened)
+            for f in filters:
+                try:
+                    fields.check(f.filters.where)
+                    why = "" if fields.within(f.filters).ids else "no source meets it"
+                except ConditionError as e:
+                    why = str(e)
+                lines += [f"a key's filter finds nothing: filters.{f.name}: {why}"] if why else []
+            return "\n".join(lines)
         except (StoreError, Unavailable) as e:
             return f"{e}. {UNTIL}"
 
@@ -185,7 +197,7 @@ class ServeArgs:
             try:
                 lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
             except (OSError, UnicodeDecodeError) as e:
-                raise ConfError(f"keys: {path} cannot be read: {e}") from e
+                raise ConfError(f"keys: {path} cannot be read: {getattr(e, 'strerror', None) or e}") from e
             if not (written := [line for line in lines if line and not line.startswith("#")]):
                 raise ConfError(f"keys: expected a key a line in {path}, found none")
             given += written

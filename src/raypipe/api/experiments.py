@@ -14,9 +14,10 @@ import yaml
 from pydantic_core import to_jsonable_python
 
 from raypipe.api.captured import open_data
-from raypipe.api.data import ingest
+from raypipe.api.data import docs_store, ingest
 from raypipe.api.paths import SWEEP, Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
+from raypipe.api.plans import coming_documents
 from raypipe.api.release import finished
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import check_names, evaluate, measured
@@ -88,7 +89,7 @@ def fit_decide(
     cannot be fitted, and DataError for too few answers.
     """
     file = _out(run, out, "fit-decide.yaml")
-    fitted, report = deciding.fit_decide(Path(run), split, group, measure)
+    fitted, report = deciding.fit_decide(Session().local_run(run), split, group, measure)
     return _written(DecideFitResult(file, fitted, report), f"P(right) of an answer of {report.recipe}")
 
 
@@ -112,8 +113,9 @@ def fit_fuse(
     ConfError as `fit_decide`, and DataError for data without judged documents.
     """
     file = _out(run, out, "fit-fuse.yaml")
+    session = session or Session()
     _, opened = finished(run, store, session)
-    fitted, report = fusing.fit_fuse(Path(run), opened, split, step, scores, group, measure)
+    fitted, report = fusing.fit_fuse(session.local_run(run), opened, split, step, scores, group, measure)
     return _written(
         FuseFitResult(file, fitted, report, report.step), f"Weights of {report.step} of {report.recipe}"
     )
@@ -121,6 +123,8 @@ def fit_fuse(
 
 def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
     """Returns the file to write. Raises ConfError if it does not end with .yaml or cannot be written."""
+    if out is None and is_remote(str(run)):
+        raise ConfError(f"{run}: lies in an object store. Name the file to write: --out {name}")
     file = Path(run) / name if out is None else Path(out)
     if file.suffix != ".yaml":
         raise ConfError(f"--out {file}: expected a name that ends with .yaml")
@@ -154,14 +158,14 @@ class SweepResult(Result):
     sweep: Sweep | None  # None: only planned (--dry-run)
     folder: Path  # holds sweep.json, and a folder for each run
 
-    def rows(self) -> Sequence[PointResult]:
-        return self.sweep.points if self.sweep else ()
+    def rows(self) -> Sequence[PointResult | PlannedPoint]:
+        return self.sweep.points if self.sweep else self.plans
 
 
 @outside_loop
 def sweep(
     recipe: str | Path | Sequence[str | Path],
-    sets: Sequence[str] = (),
+    sets: str | Sequence[str] = (),
     data: Data = (),
     store: Place = None,
     out: str | Path | None = None,
@@ -172,6 +176,7 @@ def sweep(
     on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
     session: Session | None = None,
     measure: str | None = None,
+    docs: str | Path | None = None,
     **options: Any,
 ) -> SweepResult:
     """Evaluates recipes at each combination of field values, and compares each point with the first.
@@ -180,12 +185,15 @@ def sweep(
     Each point answers the same questions: all, or `sample` of them, drawn by `seed`. Cached results are used.
     After a sample the best point and the first point also answer the same number of other questions. The best
     point has the highest `measure`; None: the first measure of the data's `kind`. `margin` is used as in
-    `compare`. `on_plan` receives the plans of all points before a point runs; `dry_run` ends there. `options`
-    are fields of `EvalOptions`; only format, fields, kind, rule and judge are used. Raises ConfError for an
-    invalid point or measure, and DataError if there are no questions, before a point runs.
+    `compare`. `on_plan` receives the plans of all points before a point runs; `dry_run` ends there. `docs` is
+    a folder of documents, as in `evaluate`. `options` are fields of `EvalOptions`; only format, fields, kind,
+    rule and judge are used. Raises ConfError for an invalid point or measure, and DataError if there are no
+    questions, before a point runs.
     """
-    how, given, recipes = EvalOptions(**options), several(data), several(recipe)
-    session = (session or Session()).over(store, bool(given))
+    how, given, recipes = EvalOptions.of(**options), several(data), several(recipe)
+    session = session or Session()
+    store = docs_store(docs, store, session, out)
+    session = session.over(store, bool(given))
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
 
@@ -193,7 +201,7 @@ def sweep(
         at_point = replace(session, sets=(*session.sets, *settings))
         return check_names(one, given, how.judge, how.rule, at_point, how.kind)
 
-    points = sweeping.points(load, recipes, sets)
+    points = sweeping.points(load, recipes, [sets] if isinstance(sets, str) else sets)
     name, first = ",".join(dict.fromkeys(p.recipe.name for p in points)), points[0].recipe
     folder = run_folder(out, session.settings, session.adopting, f"{first.name}-sweep")
     require_writable(folder, "--out")
@@ -201,7 +209,7 @@ def sweep(
         sweeping.measure_of(how.kind, measure)  # before any file is read
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         place = Path(scratch) if dry_run else None
-        filled, every, coming, kind = _questions(session, first, given, store, how, place)
+        filled, every, coming, kind = _questions(session, first, given, store, how, place, docs)
         by = sweeping.measure_of(kind, measure)
         ids, unseen = sweeping.drawn([q.id for q in every], sample, seed)
         drawn, fast = set(ids), measured(session.settings, session.cluster_file())
@@ -216,7 +224,7 @@ def sweep(
         return SweepResult(name, plans, None, folder)
 
     def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
-        of_run = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
+        of_run: dict[str, Any] = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
         return evaluate(one, (), filled, where, session, **of_run).evaluation
 
     (folder / SWEEP).unlink(missing_ok=True)  # belongs to an earlier sweep, whose runs are replaced
@@ -234,15 +242,20 @@ def _questions(
     store: Place,
     how: EvalOptions,
     scratch: Path | None,
+    docs: str | Path | None,
 ) -> tuple[Store, list[Question], NewSources | None, str]:
     """Opens the store of a sweep. Returns the store, all questions, the sources that the store does not hold
     yet (None: not known to be missing), and the kind of the data. With `scratch`, as in `open_data`, files
     are read and not stored. Raises DataError if there are no questions."""
-    filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch)
+    if scratch is None:
+        store, docs = docs_store(docs, store, session, read=True), None
+    filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch, docs)
     read = None
     if files and scratch is None:
         read = ingest(files, filled, wanted, session, kind=how.kind).summary
     every, coming = read_questions(filled, files, wanted) if files else ([*stored_questions(filled)], None)
+    if docs is not None:
+        coming = coming_documents(docs, filled, session).joined(coming or NewSources())
     require_questions(every, files, filled)
     kind = how.kind or (kind_of(wanted) if files and scratch else None)
     return filled, every, coming, kind or kind_of_data(filled, read, [q.id for q in every])
@@ -268,6 +281,7 @@ def evaluate_repeatedly(
     out: str | Path | None = None,
     session: Session | None = None,
     fresh: bool = False,
+    docs: str | Path | None = None,
     **options: Any,
 ) -> RepeatsResult:
     """Evaluates a recipe `times` times, and reports how far the score and the verdicts move.
@@ -280,8 +294,8 @@ def evaluate_repeatedly(
         raise ConfError(f"--repeats: expected 2 or more, found {times}")
     if out is not None and is_remote(str(out)):
         raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
-    given = several(data)
-    session = (session or Session()).over(store, bool(given))
+    given, session = several(data), session or Session()
+    session = session.over(docs_store(docs, store, session, out), bool(given))
     found, uri = session.recipe(recipe, given), session.adopting
     folder = run_folder(out, session.settings, uri, found.name)
     asks = any(m.kind == "generator" for m in found.models())  # only generators may repeat differently
@@ -289,7 +303,7 @@ def evaluate_repeatedly(
     summary = folder / "repeats.json"
     summary.unlink(missing_ok=True)  # belongs to earlier runs, which are replaced
     for n, place in enumerate(folders):
-        evaluate(found, given, uri, place, session, fresh=fresh or (asks and n > 0), **options)
+        evaluate(found, given, uri, place, session, docs, fresh=fresh or (asks and n > 0), **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
     write_json(summary, result.to_dict())
     return result

@@ -6,10 +6,11 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from raypipe.api.data import documents_store, ingest_documents
+from raypipe.api.data import documents_folder, documents_store, ingest_documents
 from raypipe.api.pipelines import in_process, open_pipeline
 from raypipe.api.served import require_unchanged
 from raypipe.api.session import Place, Session, require_graphs
@@ -17,6 +18,7 @@ from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.readers.documents import DOCUMENT_LIMITS, walk
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.pipeline.ingest_folder import FileState, folder_id, states_of, withdrawn
 from raypipe.runs.pipeline.ingest_log import LOOKING_S, driving
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.store import Store
@@ -33,13 +35,14 @@ def open_docs(
     docs: str | Path,
     store: Place = None,
     session: Session | None = None,
-    on_read: Callable[[], object] = lambda: None,
+    on_read: Callable[[Store], object] = lambda store: None,
 ) -> Store:
     """Opens the store of a folder, then reads and indexes changed files.
 
-    Unchanged files and indexed texts are skipped. `on_read` is called after reading: from then on removed
-    files are not searched. Raises ConfError if the folder is missing or if the recipe reads no documents,
-    DataError if no file can be read, and ModelMissing if a model's files are missing.
+    Unchanged files and indexed texts are skipped. `on_read` is called after reading, with the store: no table
+    has removed files and the old texts of changed ones any more. Raises ConfError if the folder is missing or
+    if the recipe reads no documents, DataError if no file can be read, and ModelMissing if a model's files
+    are missing.
     """
     from raypipe.api.run import say_estimate  # imported late: it reads the records of runs on this machine
 
@@ -50,7 +53,7 @@ def open_docs(
     found = require_graphs(session.recipe(recipe))
     read = ingest_documents(docs, store, session=session)
     opened = Store.open(read.store)
-    on_read()
+    on_read(opened)
     if session.progress and read.bad:  # unread files of this read are named, earlier ones counted
         counts, unread = read.summary.counts, len(unread_rows(opened))
         named = read.bad if counts["faults"] or counts["page_faults"] else ()
@@ -82,6 +85,43 @@ def open_docs(
         pipeline.index(None)
         pipeline.builder.compact()  # a task covers a hundred files, and each read of a table opens all parts
     return opened
+
+
+@dataclass(slots=True)
+class ServedDocs:
+    """A folder whose documents an endpoint searches, in tables as they were when it last opened them."""
+
+    recipe: str
+    docs: str
+    store: str | None
+    session: Session
+    searched: Mapping[str, FileState] = field(default_factory=dict)  # file -> state in these tables
+
+    def open(self) -> str:
+        """Reads and indexes the folder, and returns the URI of its store. Raises as `open_docs`."""
+        opened = open_docs(self.recipe, self.docs, self.store, self.session)
+        self.searched = self._states(opened)
+        return opened.uri
+
+    def read_again(self, reopen: Callable[[], object]) -> None:
+        """Reads and indexes what changed. `reopen` makes the endpoint search the newest tables. It is called
+        at the end: until then the old texts of changed files are searched. If documents are gone or have
+        other fields, it is called after reading, too. Raises as `open_docs`."""
+
+        def swap(opened: Store, at_once: Callable[..., bool] = withdrawn) -> None:
+            if at_once(self.searched, now := self._states(opened)):
+                reopen()
+                self.searched = now
+
+        try:
+            opened = open_docs(self.recipe, self.docs, self.store, self.session, swap)
+        except DataError:  # a folder without documents empties its store
+            reopen()
+            raise
+        swap(opened, lambda *states: True)
+
+    def _states(self, opened: Store) -> Mapping[str, FileState]:
+        return states_of(opened, folder_id(documents_folder(self.docs, self.session)))
 
 
 LOOK_S, LOOKS = 1.0, 10

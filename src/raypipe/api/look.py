@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from raypipe.api.paths import Data, several
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError, RaypipeError, Unavailable
@@ -18,7 +19,7 @@ from raypipe.evaluation.export import FileShape, log_run
 from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
-from raypipe.evaluation.result_table import read_table
+from raypipe.evaluation.result_table import flat_rows, read_table
 from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.metrics.losses import Losses, place
@@ -85,19 +86,18 @@ class LossesResult(Result, rows="questions"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FinishedRun(Result, record="run"):
-    """Record of a finished run. Each question is a row."""
+    """Record of a finished run. Each question is a row, as `evaluate` returns it."""
 
     run: Run
     folder: RunFolder
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        found: list[dict[str, Any]] = read_table(self.folder.results).to_pylist()
-        return found
+        return flat_rows(self.folder.results, self.run.kind)
 
 
 def finished_run(run: str | Path) -> FinishedRun:
     """Reads the record of a finished run from the folder of an eval. Raises DataError if there is none."""
-    folder = RunFolder(Path(run))
+    folder = RunFolder(Session().local_run(run))
     return FinishedRun(read(folder.path), folder)
 
 
@@ -109,8 +109,11 @@ def why(run: str | Path, row: str) -> WhyResult:
     with reasons. `run` is the folder of an eval. `row` is a question's id, or a unique prefix of an id.
     Raises DataError if there is no such run or question.
     """
-    record = read(Path(run))
-    return WhyResult(explain.why(Store.open(record.store), record, row))
+    folder = RunFolder(Session().local_run(run))
+    record = read(folder.path)
+    found = explain.why(Store.open(record.store), record, row)
+    [line] = [r for r in flat_rows(folder.results, record.kind) if r["id"] == found.question]
+    return WhyResult(replace(found, expected=line["golds"], verdict=line["verdict"]))
 
 
 def fields(store: Place = None, session: Session | None = None) -> FieldsResult:
@@ -134,7 +137,7 @@ def faults(
         if not (unread or opened.count("sources") or opened.count("questions")):
             raise DataError(f"{opened.uri}: the store is empty. `raypipe ingest PATH` reads files into it")
         return FaultsResult("", RowFaults(unread, ()))
-    record = read(Path(run))
+    record = read((session or Session()).local_run(run))
     store = Store.open(record.store)
     # No task runs, so the settings of the worker have no effect.
     place = WorkerConfig(store.uri, "transformers", record.device, 1)
@@ -154,7 +157,7 @@ def losses(run: str | Path, at: str | None = None) -> LossesResult:
     Raises ConfError for an unknown place. Raises DataError if there is no finished run, and for data whose
     golds are documents, not answers.
     """
-    folder, here = RunFolder(Path(run)), None if at is None else place(at)
+    folder, here = RunFolder(Session().local_run(run)), None if at is None else place(at)
     record = read(folder.path)
     if record.losses is None:
         raise DataError(f"{run}: kind {record.kind} asks for documents, and no answer can be lost")
@@ -191,7 +194,7 @@ def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str |
     itself, and for a run without such results. Raises ConfError if MLflow is not installed, and for an
     experiment with another shape. Raises Unavailable if the MLflow server does not accept the run.
     """
-    folder = RunFolder(Path(run))
+    folder = RunFolder(Session().local_run(run))
     if shape == "mlflow":
         return _to_mlflow(folder, str(out), experiment or "raypipe")
     if experiment is not None:
@@ -230,8 +233,10 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
         made = log_run(folder, MlflowClient(tracking_uri=address), experiment)
     except MlflowException as e:
         raise Unavailable(
-            f"--out {address}: expected an MLflow server that takes a run, such as http://127.0.0.1:5000; "
-            f"it says: {str(e).rstrip('.')}. Correct that and run the same command again"
+            f"--out {address}: expected an MLflow server that takes a run, such as http://127.0.0.1:5000 "
+            "(`mlflow server` of the package mlflow, which keeps runs in sqlite), or a folder, with "
+            f"MLFLOW_ALLOW_FILE_STORE=true; MLflow says: {str(e).strip(' .')}. Correct that and run the same "
+            "command again"
         ) from e
     counts = {"params": made.params, "metrics": made.metrics, "artifacts": made.artifacts}
     return ExportResult(address, "mlflow", counts, made.id, made.there)
@@ -245,12 +250,10 @@ class RunsResult(Result, rows="runs"):
     unread: int = 0  # number of records of other formats, which are left out
 
 
-def list_runs(
-    dirs: Sequence[str | Path] = (), store: Place = None, session: Session | None = None
-) -> RunsResult:
+def list_runs(dirs: Data = (), store: Place = None, session: Session | None = None) -> RunsResult:
     """Lists finished runs by their headers. `dirs` are folders of runs, or folders that contain them; without
     `dirs`, lists the runs under $RAYPIPE_HOME and those that `store` records."""
-    headers, unread = _runs(dirs, store, session or Session()).listed()
+    headers, unread = _runs(several(dirs), store, session or Session()).listed()
     return RunsResult(tuple(headers), unread)
 
 

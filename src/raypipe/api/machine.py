@@ -68,6 +68,11 @@ def check_environment(store: str | None = None, session: Session | None = None) 
     return EnvironmentResult(all(f.state != "missing" for f in found), found)
 
 
+_NO_VLLM = (
+    "local, rag and --llm URL#MODEL need none; models from a folder, as smollm2-135m-instruct, run in it"
+)
+
+
 def _versions() -> Iterator[Finding]:
     yield Finding("python", "fine", platform.python_version())
     found = installed(PACKAGES)
@@ -77,7 +82,7 @@ def _versions() -> Iterator[Finding]:
         else:
             yield Finding(name, "missing", "not installed", "pip install 'raypipe[local]'")
     if importlib.util.find_spec("vllm") is None:
-        yield Finding("vllm", "note", "not installed: local, rag and recipes with --llm need none", VLLM)
+        yield Finding("vllm", "note", f"not installed: {_NO_VLLM}", VLLM)
     scans = "not installed: pages without text are dead letters"
     state: Literal["fine", "note"] = "fine" if engine() else "note"
     yield Finding("scans", state, engine() or scans, "" if engine() else "pip install 'raypipe[ocr]'")

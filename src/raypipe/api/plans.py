@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from raypipe.api.captured import open_data
-from raypipe.api.data import documents_folder, documents_store
+from raypipe.api.data import docs_store, documents_folder
 from raypipe.api.paths import Data, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
 from raypipe.api.results import Result, outside_loop
@@ -47,6 +47,7 @@ from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.planner import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.runs.record import recent
+from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ def plan(
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Writes nothing.
 
-    `docs` is a folder of documents, in its own store unless `store` names one. Without questions in that
-    store and in `data`, only reading and indexing the folder's changed files is planned.
+    `docs` is a folder of documents, in its own store unless `store` names one. Reading and indexing its
+    changed files is planned too; without questions in that store and in `data`, only that.
 
     `check_run` also checks all that the eval would refuse before its first row: it connects to the cluster
     and looks for every model. `options` are fields of `EvalOptions`. With a `judge`, calls of a model that
@@ -93,25 +94,29 @@ def plan(
     missing. Raises ClusterTooSmall, ConfError and ModelMissing. Raises DataError for unreadable data, if
     there are no questions, and if no question has a gold of the kind.
     """
-    how, session = EvalOptions(format, **options), session or Session()
-    if docs is not None and store is None:
-        store = documents_store(docs, session)
+    how, session = EvalOptions.of(format=format, **options), session or Session()
+    store = docs_store(docs, store, session)
     session = session.over(store, bool(several(data)))
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if docs is not None:
             filled = session.store_to_fill(store, Path(scratch))
-            if not (several(data) or stored_questions(filled).ids):  # plan the corpus steps only
-                found, folder = session.recipe(recipe), documents_folder(docs, session)
+            if not (check_run or several(data) or stored_questions(filled).ids):  # only the corpus steps
+                found = session.recipe(recipe)
                 pipeline = offline_pipeline(session, filled, found)
-                with session.shown() as progress:
-                    changes = FolderRead.begin(filled, folder)
-                    coming = planner.new_sources(filled, changes.sources(progress))
-                    coming = replace(coming, gone=changes.gone().get("sources", ()))
+                coming = coming_documents(docs, filled, session)
                 fast = measured(session.settings, session.cluster_file())
                 indexed = planner.plan_corpus(pipeline, coming, fast)
                 priced_plan = priced(indexed, prices_of(session, found), found)
                 return PlanResult(priced_plan, 0, _placement(session, found))
-        return _planned(session, recipe, several(data), store, how, check_run, Path(scratch))
+        return _planned(session, recipe, several(data), store, how, check_run, Path(scratch), docs)
+
+
+def coming_documents(docs: str | Path, store: Store, session: Session) -> NewSources:
+    """Returns the sources that a read of the folder `docs` would add to a store and remove from it."""
+    changes = FolderRead.begin(store, documents_folder(docs, session))
+    with session.shown() as progress:
+        coming = planner.new_sources(store, changes.sources(progress))
+    return replace(coming, gone=changes.gone().get("sources", ()))
 
 
 def _planned(
@@ -122,11 +127,12 @@ def _planned(
     how: EvalOptions,
     check_run: bool,
     scratch: Path,
+    docs: str | Path | None,
 ) -> PlanResult:
     rule, judge = how.rule or DEFAULT_RULE, how.judge
     scoring = None if how.kind is None else open_kind(how.kind, how.rule, judge is not None)
     resolved = session.recipe(recipe, given)
-    opened, files, wanted = open_data(resolved, given, store, session, how.format, how.fields, scratch)
+    opened, files, wanted = open_data(resolved, given, store, session, how.format, how.fields, scratch, docs)
     if check_run:
         with (
             open_judge(session, judge, rule) as (_, kit),
@@ -139,6 +145,8 @@ def _planned(
         questions = questions[: how.limit]
     else:
         questions, coming = list(questions_of(pipeline, None, how.limit)), NewSources()
+    if docs is not None:
+        coming = coming_documents(docs, opened, session).joined(coming)
     if how.only is not None:
         questions = [q for q in questions if q.id in set(how.only)]
     require_questions(questions, files, opened)

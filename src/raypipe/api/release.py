@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raypipe.api.compare import scored_at
+from raypipe.api.paths import several
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.evaluation.compare import RunComparison, compare
+from raypipe.evaluation.compare import RunComparison, compare, open_text
 from raypipe.evaluation.forgotten import adapters_of, in_folders, trained_on
-from raypipe.evaluation.scored_run import scored_run, stored_run
+from raypipe.evaluation.scored_run import stored_run
 from raypipe.metrics.paired_tests import not_worse
 from raypipe.runs import forget as forgetting
 from raypipe.runs import prune as pruning
@@ -74,7 +76,7 @@ class PruneResult(Result, rows="removed"):
 
 def promote(
     run: str | Path,
-    gates: Sequence[str] = (),
+    gates: str | Sequence[str] = (),
     store: Place = None,
     min_scored: float | None = None,
     session: Session | None = None,
@@ -90,8 +92,9 @@ def promote(
     (None: the live release's run), over the questions that both runs answered. Raises GateFailed if a gate
     fails; the live release then remains live.
     """
+    session = session or Session()
     record, opened = finished(run, store, session)
-    held = [(text, relative_gate(text)) for text in gates]
+    held = [(text, relative_gate(text)) for text in ([gates] if isinstance(gates, str) else gates)]
     relative, bounds = [g for _, g in held if g], [gate(text) for text, g in held if g is None]
     if against is not None and not relative:
         raise ConfError(
@@ -100,7 +103,7 @@ def promote(
     now = release.live(opened) if relative and against is None else None
     for g in relative:
         if against is not None:
-            other = scored_run(Path(against), "official")
+            other = scored_at(session, against, "official")
         elif now is None:
             raise ConfError(f"gate {g.text}: nothing is live to compare with; name a run with --against DIR")
         elif (past := find(opened, now.run)) is not None:
@@ -110,7 +113,7 @@ def promote(
                 f"gate {g.text}: {opened.uri} has no record of run {now.run}, which is live; name its folder "
                 "with --against DIR"
             )
-        check_gate(g, scored_run(Path(run), record.rule), other)
+        check_gate(g, scored_at(session, run, record.rule), other)
     least = MIN_SCORED if min_scored is None else min_scored
     made = release.promote(opened, record, bounds, least, [g.text for g in relative], now)
     return ReleaseResult(made, opened.uri)
@@ -118,8 +121,9 @@ def promote(
 
 def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Run, Store]:
     """Reads a finished run's record, and opens `store`; None: the store that the run used."""
-    record = read(Path(run))
-    return record, (session or Session()).store(record.store if store is None else store)
+    session = session or Session()
+    record = read(session.local_run(run))
+    return record, session.store(record.store if store is None else store)
 
 
 _POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors gives a power of 80 %
@@ -129,12 +133,17 @@ def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunCompa
     """Compares a run with another, and returns the comparison if the gate passes. Raises GateFailed with what
     is missing, and DataError for runs that cannot be compared."""
     (found,) = compare([other, run], gate.margin)
-    if found.verdict == "better" if gate.better else not_worse(found.score, gate.margin):
+    if found.verdict == "better" if gate.better else not_worse(found.at_worst, gate.margin):
         return found
     d = found.score
     reasons = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
-    if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
-        reasons.append(f"{d.questions_needed - d.n} more questions would show this difference")
+    if found.open:
+        reasons.append(open_text(found))
+    if not gate.better:
+        d = found.at_worst
+    needed = (d.questions_needed or 0) - d.n
+    if found.verdict == "cannot tell" and gate.better and not found.open and needed > 0:
+        reasons.append(f"{needed} more questions would show this difference")
     if d.interval is None:
         reasons.append(f"{d.groups} groups of questions are too few")
     if not gate.better and d.interval_90 is not None:
@@ -232,6 +241,7 @@ def forget(
     given = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
     if not given or not all(name.strip() for name in given):
         raise ConfError("forget: expected a url, a path, or an id of a source or question, found none")
+    runs = several(runs)
     for folder in map(Path, runs):
         if not folder.is_dir():
             raise ConfError(f"--runs {folder}: expected the folder of a run, or of several; found none")

@@ -59,11 +59,12 @@ class Result:
         """Returns the rows as an Arrow table. A nested field becomes a column FIELD.FIELD."""
         import pyarrow as pa
 
-        rows = [row if isinstance(row, Mapping) else to_jsonable_python(row) for row in self.rows()]
+        kept = self.rows()
+        rows = [row if isinstance(row, Mapping) else to_jsonable_python(row) for row in kept]
         of: Any = get_type_hints(type(self).rows)["return"] if not self._rows else type(self)
         for name in self._rows.split(".") if self._rows else ():
             of = get_type_hints(of)[name]
-        of = get_args(of)[0]
+        of = type(kept[0]) if kept else get_args(of)[0]
         if not is_dataclass(of):
             names = dict.fromkeys(name for row in rows for name in row)
             return pa.table({name: [row.get(name) for row in rows] for name in names})

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from raypipe.api.captured import open_data
+from raypipe.api.data import docs_store
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, outside_loop
@@ -35,7 +36,7 @@ from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.wording import headline
-from raypipe.evaluation.result_table import each, flat_row
+from raypipe.evaluation.result_table import flat_rows
 from raypipe.metrics.crag_rules import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
 from raypipe.recipes.executor import StageCounters
@@ -85,8 +86,7 @@ class EvalResult(Result):
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """Returns flat rows of the questions: golds, measures and labels as columns, `asked_at` as a time."""
-        scored = self.evaluation.scored
-        return [flat_row(row, scored.right.get(row["id"])) for row in each(self.evaluation.folder.results)]
+        return flat_rows(self.evaluation.folder.results, self.run.kind)
 
     def record(self) -> Run | Mapping[str, Any]:
         return {"run": self.run, "changes": self.changes} if self.compared else self.run
@@ -192,24 +192,28 @@ def evaluate(
     store: Place = None,
     out: str | Path | None = None,
     session: Session | None = None,
+    docs: str | Path | None = None,
     **options: Any,
 ) -> EvalResult:
     """Runs the missing work of a dataset, scores every answer, and writes a report.
 
     `data` is ingested first, and its questions are evaluated; (): all stored questions are. `out` is the
-    folder of the report; None: a new folder under $RAYPIPE_HOME/runs. `options` are fields of `EvalOptions`.
+    folder of the report; None: a new folder under $RAYPIPE_HOME/runs. `docs` is a folder of documents, whose
+    changed files are read first, into its own store unless `store` names one. `options` are fields of
+    `EvalOptions`.
 
     Raises ConfError, DataError, ModelMissing and ClusterTooSmall before anything runs. An unknown name is
     refused before any file is fetched or created. Raises CapReached at a cap on calls, money or hours; the
     same call continues the work. Raises FaultBudgetExceeded after the report, if too many rows failed.
     """
-    how = EvalOptions(**{"began": time.perf_counter(), **options})
-    rule, given = how.rule or DEFAULT_RULE, several(data)
-    session = (session or Session()).over(store, bool(given))
+    how = EvalOptions.of(**{"began": time.perf_counter(), **options})
+    rule, given, session = how.rule or DEFAULT_RULE, several(data), session or Session()
+    session = session.over(docs_store(docs, store, session, out), bool(given))
     resolved = check_names(recipe, given, how.judge, how.rule, session, how.kind)
     labels = None if how.labels is None else read_labels(Path(how.labels))
     prices = prices_of(session, resolved, judge_model(session, how.judge, rule))
     caps = Caps(how.max_calls, how.max_usd, how.max_hours, prices)
+    store = docs_store(docs, store, session, read=True)
     filled, files, format = open_data(resolved, given, store, session, how.format, how.fields)
     folder = run_folder(out, session.settings, filled.uri, resolved.name)
     require_writable(folder, "--out")

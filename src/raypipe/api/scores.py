@@ -88,7 +88,7 @@ def score_crag(
     if out is not None:
         require_file(out, "--out")
     said = None if labels is None else read_labels(Path(labels))
-    run = opened(session or Session(), Path(predictions), rule, judge, trim)
+    run = opened(session or Session(), predictions, rule, judge, trim)
     marks, people = run.marks(said)
     if out is not None:
         write_json_lines(Path(out), prediction_lines(run, marks))
@@ -104,7 +104,7 @@ def score_qa(predictions: str | Path) -> QaScoreResult:
     """
     from raypipe.metrics.files import score_qa_file
 
-    file = Path(predictions)
+    file = Session().local_run(predictions)
     if file.is_dir():
         from raypipe.runs.record import read
 
@@ -139,12 +139,12 @@ TRIM_TOKENS = 75  # length to which CRAG's evaluator cuts an answer
 
 
 def opened(
-    session: Session, path: Path, rule: Rule | None, judge_name: str | None, trim: str | None
+    session: Session, run: str | Path, rule: Rule | None, judge_name: str | None, trim: str | None
 ) -> runs.JudgedRun:
     """Opens a run's folder or a file of predictions for scoring. `trim` names the tokenizer that cuts answers
     to TRIM_TOKENS tokens; None: no cut. `judge_name` names a judge that judges every answer again; None:
     stored replies are used. Raises ConfError, DataError and ModelMissing."""
-    found = runs.judged_run(path, rule)
+    found = replace(runs.judged_run(session.local_run(run), rule), name=str(run))
     if trim is not None:
         shorten, name = trimmer(session, trim)
         rows = list[Prediction]()
@@ -167,7 +167,7 @@ def opened(
         # Replies are cached in the run's own store; for a file of predictions, under $RAYPIPE_HOME.
         own = str(session.settings.stores / "judged")
         store = Store.create(own) if found.record is None else session.store(found.record.store)
-        with driving(store, f"judge {path.name}"):  # replies in the store's memo are reused
+        with driving(store, f"judge {Path(run).name}"):  # replies in the store's memo are reused
             bare = [replace(r, judge_response=None) for r in found.rows]
             replies, called = judge.ask(store, bare, found.texts, False)
             said = tuple(replace(r, judge_response=replies.get(r.question)) for r in bare)
@@ -230,7 +230,7 @@ def check_judge(
     replies; None: the folder that holds the file `labels`. `rule` is the rule that scores a file; a folder
     has its own. Raises ConfError if there is no run, and DataError for unreadable files.
     """
-    place = Path(labels).absolute().parent if run is None else Path(run)
+    place = Path(labels).absolute().parent if run is None else Session().local_run(run)
     if run is None and not RunFolder(place).results.exists():
         raise ConfError(f"judge check: {place} is no run's folder; name the run of these labels with --run")
     found = runs.judged_run(place, rule)
@@ -256,7 +256,7 @@ def pick_to_label(
     require_file(out, "--out")
     if Path(out).exists():
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")
-    found = runs.judged_run(Path(run), rule)
+    found = runs.judged_run(Session().local_run(run), rule)
     runs.require_distinct(found)
     runs.require_readable(found)
     known = None if labels is None else runs.read_labels(Path(labels))

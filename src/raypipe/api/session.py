@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from raypipe.core import config
 from raypipe.core.conf import Conf
 from raypipe.core.config import Where
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.progress import Progress
 from raypipe.core.references import Reference
 from raypipe.core.textfile import write_json
@@ -257,6 +257,20 @@ class Session:
         if scratch is not None and Store.find(uri) is None:
             uri = str(scratch / "store")
         return Store.create(uri)
+
+    def local_run(self, run: str | Path) -> Path:
+        """Returns the local path of a finished run's folder, or of a file of predictions; copies that of an
+        object store under the home. Raises DataError if it cannot be read, or if its eval did not end."""
+        if "://" not in str(run):
+            return Path(run)
+        from raypipe.readers.object_store import download
+        from raypipe.runs.run_parts import EVAL_AGAIN, RunFolder
+
+        path = download(str(run), self.settings.home / "fetched")
+        if path.is_dir() and not (record := RunFolder(path).record).exists():
+            what = f"expected the --out of a finished eval, found no {record.name}, which is sent last"
+            raise DataError(f"{run}: {what}. {EVAL_AGAIN}")
+        return path
 
 
 def load_recipe(

@@ -177,7 +177,14 @@ class TokenPrice:
 
     def dearest(self) -> float:
         """Returns the highest price of one token."""
-        return max(self.usd(1, 0, 0), self.usd(1, 1, 0), self.usd(0, 0, 1))
+        return max(self._each())
+
+    def cheapest(self) -> float:
+        """Returns the lowest price of one token."""
+        return min(self._each())
+
+    def _each(self) -> tuple[float, float, float]:
+        return self.usd(1, 0, 0), self.usd(1, 1, 0), self.usd(0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)

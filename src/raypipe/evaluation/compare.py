@@ -1,7 +1,8 @@
 """Comparison of two scored runs over the same questions: a verdict, and the stages that cause the difference.
 
-The verdict is better, worse, the same, or cannot tell. Questions are joined by id. `scored_run` provides the
-measures; this module computes no answers. It reads stores only to find causes.
+The verdict is better, worse, the same, or cannot tell. It holds whatever the values of unscored questions
+are. Questions are joined by id. `scored_run` provides the measures; this
+module computes no answers. It reads stores only to find causes.
 """
 
 from __future__ import annotations
@@ -86,42 +87,94 @@ class RunComparison:
     margin: float
     verdict: Conclusion
     p: float  # p value, Holm-corrected for the number of compared runs
-    score: PairedDifference
+    score: PairedDifference  # over the questions that both runs score
+    at_worst: PairedDifference  # over the open questions too, each at its worst for the second run
+    at_best: PairedDifference  # and each at its best; both are `score` if no question is open
+    open: int  # open questions that could change the verdict; 0: it holds however a judge decides
     rates: tuple[MetricDifference, ...]  # the other measures, over the questions that have them in both runs
     only_before: tuple[str, ...]  # ids of questions that only the first run has
     only_after: tuple[str, ...]
-    unscored: tuple[str, ...]  # ids in both runs, unscored in one of them: left out
+    unscored: tuple[str, ...]  # ids in both runs, unscored in one of them: not in `score`
     other_questions: tuple[str, ...]  # ids that name different questions in the two runs: left out
     kept: tuple[str, ...]  # ids in both runs, with a kept answer of an earlier run: left out
     slices: tuple[SliceDifference, ...]  # without label values that all n questions share
     causes: tuple[Cause, ...]  # largest share first
 
 
+Bounded = tuple[PairedDifference, PairedDifference, PairedDifference]
+"""A difference over the scored questions; over the open ones too, at their worst; and at their best."""
+
+
+def bounded(
+    score: PairedDifference, bounds: Sequence[Floats], span: float, groups: Sequence[str] | None
+) -> Bounded:
+    """Adds the ends of a difference to that of the scored questions. `bounds`: (questions,) as `extremes`
+    returns them; `groups`: of these questions."""
+    if len(bounds[0]) == score.n:
+        return score, score, score
+    worst, best = (paired(np.zeros(len(d)), d, span, groups) for d in bounds)
+    return score, worst, best
+
+
+def agreed(found: Bounded, margin: float, ps: Sequence[float]) -> tuple[Conclusion, bool]:
+    """Returns the conclusion that holds whatever the open questions' values are, and whether these could
+    change the one of the scored questions. `ps`: corrected p of each of the three."""
+    said = [conclude(d, margin, p) for d, p in zip(found, ps, strict=True)]
+    return ("cannot tell", True) if len(set(said)) > 1 else (said[0], False)
+
+
+def applies(runs: Sequence[ScoredRun], ids: Sequence[str], measure: str) -> list[str]:
+    """Returns the questions that have a value of a measure, or would have one: those that a run scores. A
+    judge can decide any answer."""
+    return [q for q in ids if measure in JUDGED or any(measure in r.values[q] for r in runs)]
+
+
+def extremes(a: ScoredRun, b: ScoredRun, ids: Sequence[str], measure: Measure) -> tuple[Floats, Floats]:
+    """Returns the least and the largest difference, `b` less `a`, of each question: (questions,) float64. An
+    unscored question may have any value of the measure."""
+
+    def values(run: ScoredRun, unscored: float) -> Floats:
+        return np.array([run.values[q].get(measure.name, unscored) for q in ids], float)
+
+    low, high = measure.low, measure.high
+    return values(b, low) - values(a, high), values(b, high) - values(a, low)
+
+
 @dataclass(slots=True)
 class _Pairs:
-    """Values of the questions that both runs score, in order of id."""
+    """Values of the questions that both runs score, in order of id, and bounds for the open ones."""
 
-    ids: list[str]
-    before: Floats  # (questions,) values
+    ids: list[str]  # scored ones, then open ones (`applies`)
+    before: Floats  # (scored,) values
     after: Floats
     span: float  # width of the measure's range
-    groups: list[str] | None
+    groups: list[str] | None  # of all ids
+    bounds: tuple[Floats, Floats]  # least and largest difference of all ids (`extremes`)
     unscored: tuple[str, ...] = ()  # ids in both runs that are left out, as in RunComparison
     other_questions: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, runs: tuple[ScoredRun, ScoredRun], ids: list[str], measure: Measure, groups: list[str] | None
+        cls,
+        runs: tuple[ScoredRun, ScoredRun],
+        ids: list[str],
+        measure: Measure,
+        groups: list[str] | None,
+        scored: int | None = None,
     ) -> _Pairs:
-        before, after = (np.array([r.values[q][measure.name] for q in ids], float) for r in runs)
-        return cls(ids, before, after, measure.high - measure.low, groups)
+        """`scored`: number of ids that both runs score; None: all."""
+        before, after = (np.array([r.values[q][measure.name] for q in ids[:scored]], float) for r in runs)
+        return cls(ids, before, after, measure.high - measure.low, groups, extremes(*runs, ids, measure))
 
-    def difference(self, chosen: Sequence[int] | None = None) -> PairedDifference:
+    def found(self, chosen: Sequence[int] | None = None) -> Bounded:
         """Compares the two runs over all questions, or over those at the indexes `chosen`."""
         at = list(range(len(self.ids)) if chosen is None else chosen)
-        groups = None if self.groups is None else [self.groups[i] for i in at]
-        return paired(self.before[at], self.after[at], self.span, groups)
+        named = None if self.groups is None else [self.groups[i] for i in at]
+        both = [i for i in at if i < len(self.before)]
+        known = None if named is None else named[: len(both)]
+        score = paired(self.before[both], self.after[both], self.span, known)
+        return bounded(score, [b[at] for b in self.bounds], self.span, named)
 
     def whole(self) -> bool:
         """Returns whether all values are whole numbers."""
@@ -149,14 +202,20 @@ def compare(
         for what in ("rule", "judge", "trim"):
             _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
     joined = [_joined(first, other, known[name], group) for other in others]
-    scores = [pairs.difference() for pairs in joined]
-    whole, out = holm([s.p for s in scores]), list[RunComparison]()
+    scores, out = [pairs.found() for pairs in joined], list[RunComparison]()
+    whole = _corrected(scores)
     own = group_label(first.kind)  # such as the paper of a question: not worth a slice
-    for b, pairs, score, p in zip(others, joined, scores, whole, strict=True):
+    for b, pairs, bounds, ps in zip(others, joined, scores, whole, strict=True):
         a, members = first, by_label((first.labels[id], i) for i, id in enumerate(pairs.ids))
-        parts = [(k, at) for k, at in sorted(members.items()) if len(at) < score.n and k[0] != own]
-        slices = [(key, pairs.difference(chosen)) for key, chosen in parts]
-        corrected = holm([found.p for _, found in slices])
+        score, at_worst, at_best = bounds
+        scored = set(pairs.ids[: score.n])
+        parts = [
+            (k, at)
+            for k, at in sorted(members.items())
+            if at[0] < score.n and len(at) < len(pairs.ids) and k[0] != own
+        ]
+        slices = [pairs.found(at) for _, at in parts]
+        verdict, undecided = agreed(bounds, margin, ps)
         names = [(r.record.run, True) if r.record else (r.name, False) for r in (a, b)]
         found = RunComparison(
             before=a.name,
@@ -168,11 +227,14 @@ def compare(
             measure=name,
             trim=a.trim,
             people=(a.people, b.people),
-            seen=(len(a.seen & set(pairs.ids)), len(b.seen & set(pairs.ids))),
+            seen=(len(a.seen & scored), len(b.seen & scored)),
             margin=margin,
-            verdict=conclude(score, margin, p),
-            p=p,
+            verdict=verdict,
+            p=ps[0],
             score=score,
+            at_worst=at_worst,
+            at_best=at_best,
+            open=undecided * (len(pairs.ids) - score.n),
             rates=_rates(a, b, known, pairs, name),
             only_before=tuple(sorted(a.values.keys() - b.values.keys())),
             only_after=tuple(sorted(b.values.keys() - a.values.keys())),
@@ -180,13 +242,27 @@ def compare(
             other_questions=pairs.other_questions,
             kept=pairs.kept,
             slices=tuple(
-                SliceDifference(*key, found, p, conclude(found, margin, p))
-                for (key, found), p in zip(slices, corrected, strict=True)
+                SliceDifference(*key, of[0], own_ps[0], agreed(of, margin, own_ps)[0])
+                for (key, _), of, own_ps in zip(parts, slices, _corrected(slices), strict=True)
             ),
             causes=_causes(a, b, pairs),
         )
         out.append(found)
     return tuple(out)
+
+
+def _corrected(found: Sequence[Bounded]) -> list[tuple[float, ...]]:
+    """Corrects the p of each of the three differences for the number of comparisons."""
+    return list(zip(*(holm([d.p for d in same]) for same in zip(*found, strict=True)), strict=True))
+
+
+def open_text(c: RunComparison) -> str:
+    """Says what unscored questions leave open; "": the verdict holds whatever their values are."""
+    if not c.open:
+        return ""
+    how = "; --rejudge MODEL decides them, --rule words needs no judge" * (c.measure in JUDGED)
+    ends = f"{c.at_worst.difference:+.3f} and {c.at_best.difference:+.3f}"
+    return f"{c.open} of {c.at_worst.n} questions are not scored in both, so it is between {ends}{how}"
 
 
 def measures_of(kind: str) -> Sequence[Measure]:
@@ -226,14 +302,15 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
     scored = [q for q in left if name in a.values[q] and name in b.values[q]]
     if not scored:
         _refuse(a, b, common, name, other, kept)
-    for q in scored if group is not None else ():
+    ids = [*scored, *(q for q in applies((a, b), left, name) if q not in set(scored))]
+    for q in ids if group is not None else ():
         if group not in a.labels[q]:
             raise DataError(
                 f"{a.name}: expected a label {group!r} at every question, question {q} has "
                 f"{', '.join(a.labels[q]) or 'none'}"
             )
-    groups = grouped(group or group_label(a.kind), {q: a.labels[q] for q in scored})
-    found = _Pairs.of((a, b), scored, measure, groups)
+    groups = grouped(group or group_label(a.kind), {q: a.labels[q] for q in ids})
+    found = _Pairs.of((a, b), ids, measure, groups, len(scored))
     found.unscored = tuple(q for q in left if q not in set(scored))
     found.other_questions, found.kept = (tuple(sorted(ids)) for ids in (other, kept))
     return found
@@ -291,7 +368,7 @@ def _rates(
         groups = None if pairs.groups is None else [pairs.groups[i] for i in chosen]
         some = _Pairs.of((a, b), [pairs.ids[i] for i in chosen], measure, groups)
         if drawn or some.whole():
-            found.append(MetricDifference(name, some.difference()))
+            found.append(MetricDifference(name, some.found()[0]))
     return tuple(found)
 
 
@@ -306,14 +383,14 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
             changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
             by_id[id] = (NOISE if c.noise else c.step, changed)
     grouped: dict[tuple[str, str], list[float]] = {}
-    for id, gain in zip(pairs.ids, (pairs.after - pairs.before).tolist(), strict=True):
+    for id, gain in zip(pairs.ids, (pairs.after - pairs.before).tolist(), strict=False):
         where = by_id.get(id) or ((NOISE if known else UNKNOWN, "") if gain else None)
         if where is not None:
             grouped.setdefault(where, []).append(gain)
     out = []
     for (step, changed), gains in grouped.items():
         up, down = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
-        out.append(Cause(step, changed, len(gains), up, down, sum(gains) / len(pairs.ids)))
+        out.append(Cause(step, changed, len(gains), up, down, sum(gains) / len(pairs.before)))
     return tuple(sorted(out, key=lambda c: (-abs(c.difference), -c.moved, c.step)))
 
 

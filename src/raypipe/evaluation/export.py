@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -146,14 +147,14 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
     texts = {
         "recipe": record.title,
         "recipe_digest": record.digest,
-        "data/kind": record.kind,
-        "data/questions": str(record.questions),
-        "data/snapshot": record.snapshot,
-        "scored/rule": record.rule,
-        "scored/judge": record.judged_by,
+        "data.kind": record.kind,
+        "data.questions": str(record.questions),
+        "data.snapshot": record.snapshot,
+        "scored.rule": record.rule,
+        "scored.judge": record.judged_by,
         "device": f"{record.backend} on {record.device}",
         "commit": record.origin.commit,
-        **{f"recipe/{path}": value for path, value in recipe_values(record.recipe)},
+        **{f"recipe.{path}": value for path, value in recipe_values(record.recipe)},
     }
     named = {_name(key): text for key, text in texts.items() if text}
     long = {key: text for key, text in named.items() if len(text) > MOST_CHARS}
@@ -170,14 +171,19 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
     began, ended = (int(1000 * seconds) for seconds in (record.started, record.finished))
     name = f"{record.title} {record.run[:8]}"
     made: str = client.create_run(place, began, {RUN_TAG: record.run}, name).info.run_id
-    for key, value in params.items():
-        client.log_param(made, key, value)
-    for key, number in metrics.items():
-        client.log_metric(made, key, number, ended)
-    client.log_text(made, recipe_text(record.recipe), "recipe.txt")
-    for file in files:
-        client.log_artifact(made, str(file))
-    client.set_terminated(made, FINISHED, ended)
+    try:
+        for key, value in params.items():
+            client.log_param(made, key, value)
+        for key, number in metrics.items():
+            client.log_metric(made, key, number, ended)
+        client.log_text(made, recipe_text(record.recipe), "recipe.txt")
+        for file in files:
+            client.log_artifact(made, str(file))
+        client.set_terminated(made, FINISHED, ended)
+    except BaseException:
+        with suppress(Exception):  # a server that is gone keeps the half; the next export deletes it
+            client.delete_run(made)
+        raise
     return MlflowRun(made, *counts, there=False)
 
 
@@ -185,9 +191,9 @@ def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
     """Yields a run's measured numbers by name. An unknown one, such as the mean of no values, is None."""
     for m in record.measures:
         yield m.measure, m.mean
-        yield f"{m.measure}/scored", m.scored
+        yield f"{m.measure}.scored", m.scored
         for end, value in zip(("low", "high"), m.interval or (), strict=False):
-            yield f"{m.measure}/{end}", value
+            yield f"{m.measure}.{end}", value
     if (score := record.score) is not None:
         for name in ("score", "accuracy", "hallucination", "missing"):
             yield name, getattr(score, name)
@@ -198,15 +204,16 @@ def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
         "seconds": record.seconds,
     }.items()
     for place in record.losses.places if record.losses else ():
-        yield f"lost/{place.loss}", place.questions
+        yield f"lost.{place.loss}", place.questions
     if record.cost:
         for name, value in asdict(record.cost.actual).items():
-            yield f"cost/{name}", value
+            yield f"cost.{name}", value
     for s in record.steps:
-        yield f"step/{s.step}/seconds", s.seconds
-        yield f"step/{s.step}/computed", s.computed
+        yield f"step.{s.step}.seconds", s.seconds
+        yield f"step.{s.step}.computed", s.computed
 
 
 def _name(text: str) -> str:
-    """Replaces characters that MLflow refuses in names; letters, digits, spaces and _ - . / are allowed."""
-    return re.sub(r"[^\w./ -]", "-", text, flags=re.ASCII)
+    """Replaces characters that MLflow refuses in names, and the slash, which its file store takes for a
+    folder: a name could not be a folder of another."""
+    return re.sub(r"[^\w. -]", "-", text, flags=re.ASCII)

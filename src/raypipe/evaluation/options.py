@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
 from raypipe.evaluation.oracle import Oracle
 from raypipe.metrics.crag_rules import Rule
 from raypipe.readers.field_map import Fields
@@ -37,3 +40,12 @@ class EvalOptions:
     on_plan: Callable[[Plan], object] = lambda plan: None  # receives the plan before anything runs
     check: bool = True  # raise FaultBudgetExceeded after the report is written
     began: float | None = None  # start of the command by perf_counter, in seconds; None: now
+
+    @classmethod
+    def of(cls, **options: Any) -> EvalOptions:
+        """Builds the options from keyword arguments. Raises ConfError for an unknown name."""
+        known = [f.name for f in fields(cls)]
+        if unknown := [name for name in options if name not in known]:
+            hint = did_you_mean(unknown[0], [*known, "data", "docs", "out", "store"])
+            raise ConfError(f"unknown option {unknown[0]!r}; {hint}")
+        return cls(**options)

@@ -20,7 +20,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, Gold, Layout, Question, answer_of, chunk_id, quotes_of, ranking, urls
 from raypipe.core.textfile import replacing, writing
 from raypipe.metrics.crag_rules import Marks, Prediction
-from raypipe.metrics.kinds import RunScores
+from raypipe.metrics.kinds import DataKind, RunScores, gold_form, open_kind, right_of
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.runs.record import read
 from raypipe.runs.run_parts import EVAL_AGAIN
@@ -240,9 +240,20 @@ class ResultTable:
                 out.write_table(table.cast(schema))
 
 
-def flat_row(row: Mapping[str, Any], right: bool | None) -> dict[str, Any]:
-    """Converts a row for a data frame: measures and labels become columns, lists texts, the time a datetime.
-    `right` None: the answer is not scored."""
+_EVIDENCE = ("replies", "hits", "quotes", "evidence")  # long columns that no data frame has
+
+
+def flat_rows(path: Path, kind: str) -> list[dict[str, Any]]:
+    """Returns the rows of a run's table for a data frame: measures and labels become columns, lists texts,
+    the time a datetime. `kind`: of the run's record. Raises ConfError if its code is missing."""
+    opened, columns = open_kind(kind.partition("@")[0]), [n for n in SCHEMA.names if n not in _EVIDENCE]
+    rows = read_table(path, columns).to_pylist(maps_as_pydicts="strict")
+    return [_flat_row(row, opened) for row in rows]
+
+
+def _flat_row(row: Mapping[str, Any], kind: DataKind) -> dict[str, Any]:
+    failed = row["answer"] is None and gold_form(kind) != "grades"
+    right = None if failed or row["measures"] is None else right_of(kind, row["measures"])
     steps = {"lost": row["lost"], "lost_step": row["lost_step"], "faults": len(row["faults"])}
     try:
         asked_at = moment(row["asked_at"]).local if row["asked_at"] else None

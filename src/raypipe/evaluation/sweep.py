@@ -22,12 +22,21 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Prices
-from raypipe.evaluation.compare import RunComparison, compare, group_label, measures_of
+from raypipe.evaluation.compare import (
+    RunComparison,
+    agreed,
+    applies,
+    bounded,
+    compare,
+    extremes,
+    group_label,
+    measures_of,
+)
 from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.kinds import Measure, grouped
-from raypipe.metrics.paired_tests import Conclusion, PairedDifference, conclude, group_sums, max_t, paired
+from raypipe.metrics.paired_tests import Conclusion, Floats, PairedDifference, group_sums, max_t, paired
 from raypipe.recipes.read_recipe import read_points
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.plan.costs import asking, estimated
@@ -186,14 +195,22 @@ def sweep(
             f"--judge MODEL scores what the rule of {measure.name} leaves open; --measure names another"
         )
     values = [np.array([r.values[q][measure.name] for q in common]) for r in runs]  # (questions,) float64
-    groups = grouped(group_label(runs[0].kind), {q: runs[0].labels[q] for q in common})
-    gains = [v - values[0] for v in values[1:]]
-    corrected = max_t(gains if groups is None else [group_sums(g, groups)[0] for g in gains], seed)
+    every = applies(runs, sorted(set.intersection(*(set(r.values) for r in runs))), measure.name)
+    groups, every_group = (
+        grouped(group_label(runs[0].kind), {q: runs[0].labels[q] for q in ids}) for ids in (common, every)
+    )
+    gains, bounds = [v - values[0] for v in values[1:]], [extremes(runs[0], r, every, measure) for r in runs]
+    corrected = _corrected(gains, groups, seed)
+    at_ends = [_corrected([b[end] for b in bounds[1:]], every_group, seed) for end in (0, 1)]
+    if len(every) == len(common):
+        at_ends = [corrected, corrected]
     results = list[PointResult]()
-    for point, evaluation, value, p in zip(found, done, values, [None, *corrected], strict=True):
-        span = measure.high - measure.low
-        against = None if p is None else paired(values[0], value, span, groups)
-        verdict = None if against is None or p is None else conclude(against, margin, p)
+    ps = [(None,) * 3, *zip(corrected, *at_ends, strict=True)]
+    for point, evaluation, value, ends, (p, *others) in zip(found, done, values, bounds, ps, strict=True):
+        span, against, verdict = measure.high - measure.low, None, None
+        if p is not None:
+            against = paired(values[0], value, span, groups)
+            verdict, _ = agreed(bounded(against, ends, span, every_group), margin, (p, *others))
         assert evaluation.record.cost is not None
         where = point.name, point.recipe.digest(), str(evaluation.folder.path)
         calls, cost = _calls_per_question(evaluation), evaluation.record.cost.actual
@@ -209,6 +226,11 @@ def sweep(
             (again,) = compare(pair, margin, measure=measure.name)
     counts, name = (len(ids), len(common)), found[best].name
     return Sweep(measure.name, *counts, seed, tuple(results), name, len(unseen), again, score)
+
+
+def _corrected(gains: Sequence[Floats], groups: Sequence[str] | None, seed: int) -> list[float]:
+    """Returns the p of each point's gains, corrected for the number of points."""
+    return max_t(gains if groups is None else [group_sums(g, groups)[0] for g in gains], seed)
 
 
 def _calls_per_question(done: Evaluation) -> float | None:

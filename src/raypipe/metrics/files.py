@@ -48,6 +48,10 @@ def read_predictions(path: Path, rule: crag_rules.Rule | None) -> PredictionFile
     rows: list[crag_rules.Prediction] = []
     texts: dict[str, str] = {}
     stated: dict[str, str] = {}
+    if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        raise DataError(
+            f"{path}: expected lines of JSON (.jsonl or .jsonl.gz), found {path.suffix}. Convert it"
+        )
     for line in lines(path):
         if not line.text.strip():
             normalized["blank_line"] += 1

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from operator import methodcaller
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from raypipe.models.fake import Scripted
 from raypipe.models.generators import proven, routed
 from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
 from raypipe.models.token_arrays import TokenArray
+
+if TYPE_CHECKING:
+    from raypipe.models.server import ServerClient  # imports an HTTP client
 
 T = TypeVar("T")
 
@@ -91,6 +94,7 @@ class LocalKit:
         self._data: dict[str, Any] = {}  # opened references, by type, value and place
         self._closing_data: list[Callable[[], Awaitable[None]]] = []  # connections
         self._own: dict[Model, OwnEngine] = {}  # engines in this process
+        self._servers: dict[Model, tuple[str, ServerClient]] = {}  # names and clients of models at addresses
 
     def with_index(self, index: Index) -> LocalKit:
         other = copy.copy(self)
@@ -162,7 +166,7 @@ class LocalKit:
         """Closes all models except `models`, with their weights, engines, connections and tokenizers. A
         closed model is loaded again when it is next used."""
         kept = {_key(m) for m in models}
-        opened: tuple[dict[Model, Any], ...] = (self._generators, self._own, self._tokenizers)
+        opened: tuple[dict[Model, Any], ...] = self._generators, self._own, self._tokenizers, self._servers
         for held in opened:
             _forget(held, kept)
         for key in self._closing_models.keys() - kept:
@@ -182,6 +186,7 @@ class LocalKit:
             at = hosts.address_of(model, self.endpoints)
             client = OpenAIClient(model, at)
             self._closing_models[_key(model)] = client.close
+            self._servers[_key(model)] = model.name, client.server
             generate = proven(client.generate)
             if not at.batch:
                 return generate
@@ -225,7 +230,8 @@ class LocalKit:
                 yield reply
 
     async def unavailable(self) -> list[str]:
-        return []
+        """Lists the models behind an address that did not answer its last call."""
+        return [name for name, server in list(self._servers.values()) if server.failing()]
 
     async def healthy(self) -> None:
         """Raises Unavailable if an engine that this kit started has died."""
@@ -273,7 +279,8 @@ class LocalKit:
                 start = self._clock()
                 with loading(model.name, self._device):
                     if model.loader in REMOTE:
-                        self._loaded[key] = load.open_remote(model, self.endpoints)
+                        self._loaded[key] = remote = load.open_remote(model, self.endpoints)
+                        self._servers[key] = model.name, remote.server
                     else:
                         # Models without weights need no torch, whose import takes three seconds.
                         outside = model.loader in WEIGHTLESS or is_path(model.loader)

@@ -39,7 +39,7 @@ class RemoteModel:
     ) -> None:
         """Starts the thread that sends requests. `sleep` is for tests."""
         self._model, self._named = model, f"model {model.name!r} at {at.url}"
-        self._server = ServerClient(at, sleep)
+        self.server = ServerClient(at, sleep)
         self._most = BATCH  # most inputs of a request
         self._form = {"encoding_format": "float"}
         # Callers are threads, but connections belong to one event loop.
@@ -56,7 +56,7 @@ class RemoteModel:
         """Sends inputs. Returns the JSON answers in order, each with the number of its inputs. Raises
         Unavailable if the server is down, ValueError if it refuses a single input, else ConfError."""
         if len(inputs) <= self._most:
-            got = await self._server.send("POST", path, lambda tree: tree, json=body(inputs))
+            got = await self.server.send("POST", path, lambda tree: tree, json=body(inputs))
             if not isinstance(got, Trouble):
                 IN_HAND.add(len(inputs))
                 return [(len(inputs), got)]
@@ -121,7 +121,7 @@ class RemoteModel:
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             count = len(answer["data"]) if isinstance(answer, dict) and "data" in answer else "another answer"
             raise self._error(
-                f"{texts} vectors", f"{count} ({type(e).__name__}: {shown(str(e), self._server.at.key)})"
+                f"{texts} vectors", f"{count} ({type(e).__name__}: {shown(str(e), self.server.at.key)})"
             ) from e
         if vectors.shape != (texts, self._model.dim):
             dims = "x".join(map(str, vectors.shape[1:]))
@@ -172,7 +172,7 @@ class RemoteModel:
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise self._error(
                 f"{passages} scores in an answer of dialect {self._model.dialect}",
-                f"another ({type(e).__name__}: {shown(str(e), self._server.at.key)})",
+                f"another ({type(e).__name__}: {shown(str(e), self.server.at.key)})",
             ) from e
         return np.array(found, np.float32)
 

@@ -85,6 +85,10 @@ class ServerClient:
         self._failing = 0  # requests without a reply since the last reply
         self._answered = 0  # requests with a reply
 
+    def failing(self) -> bool:
+        """Returns whether the last request got no reply, or each address failed its last try."""
+        return self._failing > 0 or all(a.failed for a in self._addresses)
+
     async def close(self) -> None:
         await self._client.aclose()
 

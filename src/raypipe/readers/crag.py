@@ -20,15 +20,15 @@ The content of page_result becomes a source unchanged, even if it is the bytes o
 
 A captured question, as `raypipe eval --data captured:7d` writes it from the requests to an endpoint:
 
-    {"id": "captured-5c0f...", "query": "who wrote it?", "body": "", "asked_at": "",
+    {"id": "captured-5c0f...", "query": "who wrote it?", "body": "", "asked_at": "", "where": "",
      "citations": [{"rank": 0, "url": "https://...", "modified": "", "page": "91774d62...", "snippet": null,
                     "name": null}],
      "sources": [{"kind": "page", "content": "<p>..."}],
      "answers": ["ada lovelace"], "labels": {"feedback": "text"}}
 
-If `citations` is null, the whole store is searched. `sources` lists the sources that the store may lack.
-`answers` are the right answers as users gave them; without any the question has no gold. HTML is not parsed
-here.
+If `citations` is null, the whole store is searched, or with `where` the part that meets this condition.
+`sources` lists the sources that the store may lack. `answers` are the right answers as users gave them;
+without any the question has no gold. HTML is not parsed here.
 """
 
 from __future__ import annotations
@@ -175,6 +175,7 @@ def _captured(line: JsonLine) -> Row:
         fields.get("body"),
         fields.get("asked_at"),
         citations,
+        where=fields.get("where") if "where" in value else "",
         turns=turns_of(value.get("turns") or [], "turns"),
     )
     answers = tuple(a for a in fields.get("answers", list) if isinstance(a, str) and a.strip())

@@ -39,6 +39,9 @@ FRONT_CHARS: Final = 20_000  # most characters of front matter
 PLACE: Final = frozenset({"url", "host", "folder"})
 """Fields that hold the place of a document. A document's own fields with these names are ignored."""
 _FRONT = re.compile(r"\A---[ \t]*+\n(.*?)^(?:---|\.\.\.)[ \t]*+(?:\n|\Z)", re.MULTILINE | re.DOTALL)
+_NAMED = re.compile(  # a line `name: ...`; neither an address nor a time
+    r"^[^\w\n]*+[^\W\d][\w -]*+[\"']?[ \t]*+:(?!//|(?<=\d:)\d)", re.MULTILINE
+)
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ][0-9]{2}:[0-9]{2}\S*")
 
 
@@ -85,17 +88,30 @@ def _day(text: str) -> str:
 def front_matter(text: str) -> tuple[dict[str, str], str]:
     """Splits a text into the fields of its front matter, which is YAML between `---`, and the rest.
 
-    Without a mapping there, returns no fields and the whole text.
+    A text that begins with `---` has front matter if a line before the closing `---` is `name: ...`; if no
+    line closes it, the second line counts. Any other text is returned whole, without fields. Raises
+    UnusableLine for front matter that is not closed or no mapping: without its fields the text must not be
+    searched.
 
     >>> front_matter("---\\nteam: hr\\n---\\n# Leave\\n")
     ({'team': 'hr'}, '# Leave\\n')
     """
-    found = _FRONT.match(text, 0, FRONT_CHARS)
-    try:  # ValueError: a number may have too many digits for str()
-        tree = yaml.load(found[1], Loader=yaml.CSafeLoader) if found else None
-        return (fields_of(tree), text[found.end() :]) if found and isinstance(tree, dict) else ({}, text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    line, why = 1, f"found no line --- that closes it in the first {FRONT_CHARS:,} characters"
+    if found := _FRONT.match(text, 0, FRONT_CHARS):
+        try:
+            tree = yaml.load(found[1], Loader=yaml.CSafeLoader)
+            if isinstance(tree, dict):
+                return fields_of(tree), text[found.end() :]
+            why = f"found a {type(tree).__name__}"
+        except (yaml.YAMLError, ValueError, RecursionError) as e:  # ValueError: a number of too many digits
+            line = mark.line + 2 if (mark := getattr(e, "problem_mark", None)) else 1
+            why = f"found {found[0].splitlines()[line - 1][:80]!r}: {getattr(e, 'problem', None) or e}"[:300]
+    first, _, rest = text[:FRONT_CHARS].partition("\n")
+    if first.rstrip(" \t") != "---" or not (_NAMED.search(found[1]) if found else _NAMED.match(rest)):
         return {}, text
+    mend = "Put a value with `: ` or `#` into quotes; if the first line is a rule, write it as ***"
+    expected = "expected front matter, a YAML mapping between two lines ---"
+    raise UnusableLine("front_matter", f"line {line}: {expected}, {why}. {mend}")
 
 
 def of_path(name: str) -> dict[str, str]:

@@ -42,16 +42,23 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
     if not found:
         raise DataError(f"{uri}: nothing is there. Expected an object, or a prefix with objects below it")
     home = cache / digest(uri)[:16] / Path(path).name
-    for info in found:
-        below = info.path.removeprefix(path).lstrip("/")
-        if wanted(below):
-            _fetch(system, info, home / below if below else home, uri)
+    copies = {home / info.path.removeprefix(path).lstrip("/"): info for info in found}
+    for sign in [*home.rglob(f"*{_SIGN}")]:  # of objects that are gone
+        if (copy := sign.with_suffix("")) not in copies:
+            copy.unlink(missing_ok=True)
+            sign.unlink(missing_ok=True)
+    for copy, info in copies.items():
+        if wanted(copy.relative_to(home).as_posix()):
+            _fetch(system, info, copy, uri)
     return home
+
+
+_SIGN = ".fetched"  # suffix of the file next to a copy that has the size and time of its object
 
 
 def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
     """Downloads one object to the file `here`, atomically, unless an equal copy is there."""
-    sign = here.with_name(here.name + ".fetched")
+    sign = here.with_name(here.name + _SIGN)
     wanted = f"{info.size} {info.mtime_ns}"
     if here.is_file() and sign.is_file() and sign.read_text() == wanted:
         return

@@ -92,6 +92,8 @@ class Explanation:
     kept: str = ""  # earlier run whose answer was kept, and that all other fields describe; "": none
     answer: str = ""
     outcome: str = ""
+    expected: str = ""  # golds, with | between; "": none is known
+    verdict: str = ""  # right, wrong, i don't know or not scored; "": the results were not read
     evidence: tuple[AnswerQuote, ...] = ()  # quotes of the answer, best first
     replies: Mapping[str, StepReply] = field(default_factory=dict)  # step name -> its reply
     faults: tuple[Fault, ...]  # faults of the question, even if another step answered it

@@ -201,10 +201,12 @@ def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:
 def with_lines(
     found: Mapping[str, Difference], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Difference]:
-    """Returns the differences with lines for people, of at most MOST_LINES each."""
-    out = {}
+    """Returns the differences with lines for people: all changed fields of the stage, of at most MOST_LINES
+    lines. A stage of another class or version has none."""
+    old, new, out = _stages(before), _stages(after), {}
     for name, d in found.items():
-        lines = _value_lines((d.stage, d.field), _values(before, d), _values(after, d))
+        whole = d.field in ("step", "version", "source")
+        lines = [] if whole else _value_lines((name,), old.get(name, {}), new.get(name, {}))
         more = len(lines) - MOST_LINES
         cut = [*lines[:MOST_LINES], f"... and {more} more lines"] if more > 0 else lines
         out[name] = replace(d, lines=tuple(cut))
@@ -226,15 +228,6 @@ def _value_lines(
             renamed = path
         found += _change(".".join((*where, *path)), a, b)
     return found
-
-
-def _values(recipe: Mapping[str, Any], d: Difference) -> dict[tuple[str, ...], str]:
-    """Returns the leaf values of a stage's field; empty if the stage or the field does not exist."""
-    for stage in (*recipe["corpus"], *recipe["question"]):
-        if stage["name"] == d.stage:
-            tree = stage if d.field == "when" else stage["step"]
-            return dict(leaves(tree[d.field])) if d.field in tree else {}
-    return {}
 
 
 def _change(where: str, old: str, new: str) -> Iterator[str]:

@@ -49,7 +49,7 @@ class StandAlone:
     chars: int = 4000  # characters of the newest turns that a prompt shows; each turn is cut to 500
     into: str = "stand_alone"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     of_turns: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -50,8 +50,8 @@ class Store:
     @classmethod
     def find(cls, uri: str) -> Store | None:
         """Opens the store at an address; None without one. Raises StoreError if a later raypipe made it."""
-        store = cls(uri)
         with _place(uri, "read"):
+            store = cls(uri)
             mark = store.files.read(MARK)
         if mark is None:
             return None
@@ -65,8 +65,8 @@ class Store:
     @classmethod
     def create(cls, uri: str) -> Store:
         """Opens the store at an address, and makes it first if it does not exist."""
-        store = cls(uri)
         with _place(uri, "made"):
+            store = cls(uri)
             if store.files.read(MARK) is None:
                 if store.files.local:  # raises if the folder has no hard links, by which leases are claimed
                     store.files.create(".links", b"")
@@ -288,9 +288,10 @@ def _place(uri: str, what: str) -> Iterator[None]:
     except StoreUnavailable as e:
         if not is_of_the_place(e):
             raise
+        why = "its bucket does not exist" if "ucket" in str(e.__cause__) else e.__cause__
         raise StoreError(
-            f"no store can be {what} at {uri}: {e.__cause__}. Name another place with --store, or make it "
-            f"writable"
+            f"no store can be {what} at {uri}: {why}. Name another place with --store, or make it "
+            f"one that exists and can be written"
         ) from e
 
 

@@ -16,13 +16,22 @@ import pyarrow as pa
 from raypipe.core.errors import DiskFull, RaypipeError, Unavailable, is_full
 
 SHOWN = 2000  # characters of an error that a message repeats
-_PLACE = re.compile(r"Permission denied|Not a directory|Is a directory|File exists|Read-only file system")
+_PLACE = re.compile(
+    r"Permission denied|Not a directory|Is a directory|File exists|Read-only file system|NoSuchBucket"
+    r"|[Bb]ucket '[^']{1,63}' not found|bucket does not exist|Unrecognized filesystem type"
+)
 
 
 class StoreError(RaypipeError):
-    """A store in an unusable state: a table or index is missing, rows are duplicated, a lease is held."""
+    """A store in an unusable state: a table or index is missing, rows are duplicated."""
 
     exit_code = 2
+
+
+class StoreInUse(StoreError):
+    """A lease that a living process holds. The same command succeeds once that process has ended."""
+
+    exit_code = Unavailable.exit_code
 
 
 class AddedMeanwhile(StoreError):
@@ -34,7 +43,8 @@ class StoreUnavailable(Unavailable, OSError):
 
 
 def is_of_the_place(error: StoreUnavailable) -> bool:
-    """Returns whether an address can never hold a store: a file blocks the path, or it is read-only."""
+    """Returns whether an address can hold no store: a file blocks the path, it is read-only, or its bucket is
+    missing."""
     return _PLACE.search(str(error.__cause__)) is not None
 
 
@@ -62,7 +72,9 @@ def reaching(what: str) -> Iterator[None]:
                 f"{what}: the disk is full. What was stored before stays readable; free some space and run "
                 f"the same command again: {str(e)[:SHOWN]}"
             ) from e
+        unset = "resolving region" in str(e)
+        named = ". Set AWS_REGION, and for another store than Amazon's AWS_ENDPOINT_URL" if unset else ""
         raise StoreUnavailable(
             f"{what} cannot be reached now: {type(e).__name__}: {str(e)[:SHOWN]}. Nothing that is stored is "
-            "lost: run the same command again when the store is well"
+            f"lost: run the same command again when the store is well{named}"
         ) from e

@@ -199,7 +199,7 @@ class SourceFields:
         """Returns the values of a field as texts, null for a place without it."""
         if (values := self._columns.get(name)) is not None:
             return values
-        rows, urls = self._rows, self._rows["url"].to_pylist() if name in OF_ALL else ()
+        rows, urls = self._rows, self._rows["url"].to_pylist() if name in (*OF_ALL, *_PLACE) else ()
         if (place := _PLACE.get(name)) is not None:
             values = pa.array([place(url) if url else None for url in urls], pa.string())
         else:
@@ -242,10 +242,9 @@ class SourceFields:
         column = self.column(test.field)
         if test.op == "null":
             return pc.is_null(column)
-        if test.field != "url":
+        if (encoded := f"{test.field} encoded") not in _PLACE:
             return self._compared(column, test)
-        # A url matches as people write it, or percent-encoded as in replies.
-        both = (self._compared(urls, test) for urls in (column, self._rows["url"].combine_chunks()))
+        both = (self._compared(form, test) for form in (column, self.column(encoded)))
         return (pc.and_kleene if test.op == "!=" else pc.or_kleene)(*both)
 
     def _compared(self, column: pa.Array, test: Test) -> pa.Array:
@@ -285,10 +284,16 @@ def _host(url: str) -> str | None:
 
 
 def _folder(url: str) -> str | None:
-    return None if "://" in url else unquote(url).rpartition("/")[0] or None
+    return None if "://" in url else url.rpartition("/")[0] or None
 
 
-_PLACE: Mapping[str, Any] = {"url": unquote, "host": _host, "folder": _folder}
+_PLACE: Mapping[str, Any] = {
+    "url": unquote,
+    "host": _host,
+    "folder": lambda url: _folder(unquote(url)),
+    "url encoded": str,  # as in replies; a condition on `url` or `folder` takes both forms
+    "folder encoded": _folder,
+}
 
 
 def day_of_time(text: str) -> str:

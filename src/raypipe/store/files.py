@@ -95,7 +95,10 @@ class Files:
 
     def __init__(self, uri: str) -> None:
         if "://" in uri:
-            self._fs, self._root = FileSystem.from_uri(uri)
+            if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):  # pyarrow takes it as it is
+                os.environ.setdefault("AWS_ALLOW_HTTP", "true")  # Lance refuses it without this
+            with reaching(uri):
+                self._fs, self._root = FileSystem.from_uri(uri)
         else:
             self._fs, self._root = LocalFileSystem(), str(Path(uri).absolute())
         self.uri = uri

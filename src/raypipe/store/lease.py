@@ -36,7 +36,7 @@ import lance
 import psutil
 import pyarrow as pa
 
-from raypipe.store.errors import StoreError, StoreUnavailable, reaching, says_absent
+from raypipe.store.errors import StoreError, StoreInUse, StoreUnavailable, reaching, says_absent
 from raypipe.store.files import LEASES, Files, boot
 from raypipe.store.tables import check_run
 
@@ -105,7 +105,7 @@ class _Beating:
 class Lease(_Beating):
     """A lease that one process holds inside `with`: `with store.lease("index", owner="eval local"): ...`.
 
-    Raises StoreError, with the holder's name, if a live process still holds it after `wait_s` seconds. A
+    Raises StoreInUse, with the holder's name, if a live process still holds it after `wait_s` seconds. A
     process on this machine is live while it runs. A process elsewhere is live if its last beat is younger
     than STALE_S by the clock here, or if its sign changes while it is watched for `watch_s` seconds.
     """
@@ -135,13 +135,13 @@ class Lease(_Beating):
 
     def _take(self, until: float) -> bool:
         """Tries once to take the lease. Returns False if another process was faster, or if the holder lives
-        and `until` is not reached. Raises StoreError if the holder lives after `until`."""
+        and `until` is not reached. Raises StoreInUse if the holder lives after `until`."""
         signs = self._signs()
         for sign in _living(self._files, signs, self._watch_s).values():
             if time.monotonic() < until:
                 time.sleep(WAIT_S)
                 return False
-            raise StoreError(
+            raise StoreInUse(
                 f"the store is in use by {sign.owner} (process {sign.pid} on {sign.host}, last sign of life "
                 f"{time.time() - sign.beat:.0f} s ago by the clock here). Wait for it to end, or end it"
             )

@@ -50,6 +50,12 @@ _ABOUT = re.compile(r"\b(?:what|how) about\b", re.IGNORECASE)
 _VERB = re.compile(rf"\b(?:{_AUX}|(?:{_WH}) (?!of\b)\w+|tell|give|list|show|name)\b", re.IGNORECASE)
 _PLACED = re.compile(rf"({_PREPOSITIONS})\s", re.IGNORECASE)
 _KIND_ASKED = re.compile(r"\b(?:which|what) (?!(?:year|date|day|month|time|number|percentage)\b)(\w+)")
+_ARTICLE = re.compile(r"\A(?:the|an?)\s+", re.IGNORECASE)
+_LAST_ARTICLE = re.compile(r"\b(?:the|an?)\s++\Z", re.IGNORECASE)
+_INDEFINITE = re.compile(r"\A\s*+an?\s", re.IGNORECASE)
+_DEFINED = re.compile(
+    r"\A\W*+(?:what (?:is|are|was|were) (?:(?:the|an?) )?|who (?:is|was) )([^?]++)", re.IGNORECASE
+)
 _OPENS = rf"(?:the|{_PREPOSITIONS})\s"  # beginning of a question without a verb, not of words to search for
 _JOINT = re.compile(r" (?:(?:of|and|to|for|the|a) ){1,2}")
 _BEGINNING = re.compile(rf"\A(?:(?:{'|'.join(sorted(_SMALL))})\s+)+", re.IGNORECASE)
@@ -91,7 +97,7 @@ def _alone(text: str, before: str, about: str, answer: str) -> tuple[str, str]:
     last standalone question, its subject and its answer."""
     if before and (pronoun := _leaning(text, before)) is not None:
         said, rest = pronoun[0].lower(), text[pronoun.end() :]
-        if meant := _answered(said, before, answer) or about:
+        if meant := _answered(said, before, about, answer) or about:
             owning = said in _OWNING or (said == "her" and rest[:1].isspace() and rest.lstrip()[:1].isalnum())
             text = text[: pronoun.start()] + meant + ("'s" if owning else "") + rest
             return _LEAD.sub("", text), meant
@@ -120,9 +126,15 @@ def _leaning(text: str, before: str) -> re.Match[str] | None:
     return None
 
 
-def _answered(pronoun: str, before: str, answer: str) -> str:
+def _answered(pronoun: str, before: str, about: str, answer: str) -> str:
     """Returns the name in the last answer if the pronoun can mean it, else "". A pronoun of a person needs a
-    question for a person; other pronouns need one for a kind of thing."""
+    question for a person; other pronouns need one for a kind of thing. The answer to "what is NAME?", and one
+    such as "a film", is no name."""
+    defined = _DEFINED.match(before)
+    if _INDEFINITE.match(answer) or (
+        defined and about == defined[1].rstrip(" .!") and about in _named(before)
+    ):
+        return ""
     asked = read(before)
     thing = asked.kind == "other" and _KIND_ASKED.search(asked.text) is not None
     if abstains(answer) or not (asked.kind == "who" if pronoun in _PERSON else thing):
@@ -141,13 +153,18 @@ def _completed(text: str, before: str, about: str) -> tuple[str, str] | None:
     most = LED_WORDS if lead else WORDS if re.match(_OPENS, rest, re.IGNORECASE) else 2
     if not rest or not about or _VERB.search(rest) or len(rest.split()) > most:
         return None  # a longer text is words to search for
-    if re.match(r"(?:the|which|how)\s", rest, re.IGNORECASE):
+    other = re.sub(r"\A(?:of|for)\s", "", rest, flags=re.IGNORECASE)
+    bare = _ARTICLE.sub("", other)
+    parallel = _named(other) == [bare] and f"the {about}".lower() in before.lower()  # "the X1", then "the X2"
+    if re.match(r"(?:the|which|how)\s", rest, re.IGNORECASE) and not parallel:
         return f"{rest} of {about}?", about
     if re.fullmatch(_WH, rest, re.IGNORECASE):
         return f"{rest}, {before}", about
-    other = re.sub(r"\A(?:of|for)\s", "", rest, flags=re.IGNORECASE)
     if (placed := _PLACED.match(other)) is None:
-        return before.replace(about, other), other
+        *heads, tail = before.split(about)
+        if other != bare:  # one article, not both
+            heads = [_LAST_ARTICLE.sub("", head) for head in heads]
+        return other.join((*heads, tail)), bare
     kept = before.rstrip("?. ")
     at = kept.lower().rfind(f" {placed[1].lower()} ")  # "in 2019" replaces "in 2018"
     return f"{kept[:at] if at >= 0 else kept} {rest}?", about

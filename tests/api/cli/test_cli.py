@@ -104,6 +104,7 @@ def test_a_closed_output_leaves_no_trace(args):
             "where: expected a condition, such as team = 'hr' and date >= '2025-01-01', found an empty text",
         ),
         (("eval", "local", "--judg", "x", "--strange"), 2, "unexpected --strange"),
+        (("eval", "local", "ten.csv"), 2, "did you mean --data ten.csv?"),
         (("plan", "--help"), 0, "Estimate the model calls, time and memory of an eval"),
     ],
 )

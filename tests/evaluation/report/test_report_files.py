@@ -129,7 +129,7 @@ def console() -> tuple[Console, io.StringIO]:
 def test_a_run_stands_on_one_screen_with_the_words_of_its_kind_first() -> None:
     screen, out = console()
     named = made(QUESTIONS).model_copy(update={"recipe": {"name": "local"}})
-    print_run(screen, named, FOLDER, 2)
+    print_run(screen, named, str(FOLDER.path), 2)
     lines = out.getvalue().splitlines()
     assert len(lines) <= 15 and max(map(len, lines)) <= 80
     assert lines[0].endswith("1 right, 1 wrong, 1 i don't know, 2 not scored")
@@ -157,7 +157,8 @@ def test_what_an_earlier_attempt_did_is_said_on_the_console() -> None:
     steps = (replace(record.steps[0], resumed=2), record.steps[1])
     record = record.model_copy(update={"resumed": 3, "steps": steps, "faults": ()})
     screen, out = console()
-    print_run(screen, record, FOLDER, 0)
+    print_run(screen, record, "s3://bucket/runs/x", 0)
+    assert "report: s3://bucket/runs/x/report.html\nnext: raypipe view s3://bucket/runs/x\n" in out.getvalue()
     assert "finished 3 tasks; they computed: parse 2" in " ".join(out.getvalue().split())
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from checkout import ROOT, SUPPORT
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.conf import Conf
+from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.core.records import Citation, Question
 from raypipe.models.kit import LocalKit
@@ -95,6 +97,60 @@ def test_fields_come_from_front_matter_columns_a_table_and_folders(made):
     }
 
 
+def test_a_title_that_fields_say_is_cited_and_a_table_says_more_than_a_heading(made):
+    docs, store, _ = made
+    text = "---\ntitle: Acme contract\n---\n# Contract with Acme\n\nThe margin is 41 %.\n"
+    table = "file,title\nb.md,Our terms\n"
+    written(docs, {"a.md": text, "b.md": "# Terms\n\nNet 30.\n", "metadata.csv": table})
+    read(made)
+    titles = dict(zip(*(store.scan("layouts")[c].to_pylist() for c in ("url", "title")), strict=True))
+    assert (titles["a.md"], titles["b.md"]) == ("Acme contract", "Our terms")
+    fields = fields_now(store)
+    assert {"Acme contract", "Our terms"} < set(fields.column("title").to_pylist())
+
+
+def test_a_row_of_a_table_that_names_no_file_is_a_fault_until_it_is_corrected(made):
+    docs, store, _ = made
+    written(docs, {"notes/metadata.csv": "file,team\nuft.txt,board\n,hr\nleave.txt,board\n"})
+    done = read(made)
+    assert done.reasons == {"metadata": 2} and done.counts["page_faults"] == 2
+    rows = {r["id"].partition("#line=")[2][:1]: r["detail"] for r in store.scan("faults").to_pylist()}
+    assert "found 'notes/uft.txt'" in rows["2"] and "found ''" in rows["3"]
+    before = store.version("faults")
+    assert read(made).again and store.version("faults") == before, "they are not reported twice"
+    written(docs, {"notes/metadata.csv": "file,team\nleave.txt,board\n"})
+    read(made)
+    assert store.count("faults") == 0 and store.count("documents") == 4
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (b"document,team\nleave.txt,board\n", "a column `file` or `path`.*found 'document, team'"),
+        (b"\0\1\2file,team\nleave.txt,board\n", "found a file with NUL bytes"),
+        (b"", "an empty file"),
+        (b'file,team\nleave.txt,"board', "line 2: expected rows of a CSV file"),
+        (
+            b"file,team\nleave.txt,board,hr\n",
+            "line 2: expected at most 2 cells.*, found 3",
+        ),
+        (b"file,team\nleave.txt,hr\n./leave.txt,board\n", "line 3: 'notes/leave.txt' stands in line 2, too"),
+    ],
+)
+def test_a_table_that_loses_fields_is_refused_and_the_store_keeps_them(made, table, said):
+    docs, store, _ = made
+    read(made)
+    before = store.version("documents")
+    (docs / "notes/metadata.csv").write_bytes(table)
+    with pytest.raises(DataError, match=f"notes/metadata.csv: .*{said}.*another name"):
+        read(made)
+    assert store.version("documents") == before
+    (docs / "notes/metadata.csv").rename(docs / "notes/other.csv")
+    with suppress(DataError):
+        read(made)
+    assert fields_now(store).field("pinned") is None
+
+
 def test_a_job_and_an_endpoint_search_what_a_condition_lets_through_and_nothing_else(made):
     read(made)
     _, store, pipeline = made
@@ -106,6 +162,8 @@ def test_a_job_and_an_endpoint_search_what_a_condition_lets_through_and_nothing_
         "pinned = true": 1,
         "year is null": 3,
         "folder like 'team=%'": 1,
+        "folder = 'team%3Dlegal' and url = 'team%3Dlegal/leave.txt'": 1,
+        "folder != 'team%3Dlegal'": 3,
         "year > 2030": 0,
     }
     questions = [Question(f"q{n}", ASKED, where=where) for n, where in enumerate(wheres)]

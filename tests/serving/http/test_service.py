@@ -288,6 +288,13 @@ WRONG = {
             "deadline_s, query, turns, include, stream"
         ],
     ),
+    "another name of the question": (
+        {"question": "s3cr3t"},
+        [
+            "the object: field 1 is unknown (did you mean 'query'?); 'query' is missing; allowed: time, "
+            "documents, filters, deadline_s, query, turns, include, stream"
+        ],
+    ),
     "two wrong fields of a page": (
         {"query": "x", "documents": [{"page_url": "", "s3cr3t": 1, "html": "s3cr3t"}]},
         [

@@ -156,16 +156,14 @@ class StoreFlags:
     store: str | None = arg("the store ($RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)", "URI")
     docs: str | None = arg("search this folder instead of a store; its changed files are read first", "DIR")
 
-    def uri(self, session: Session, read: bool = False) -> str | None:
+    def uri(self, session: Session, read: bool = False, out: str | None = None) -> str | None:
         """Returns the store's address; None: the environment names it. `read` True: reads changed files of
-        --docs first."""
+        --docs first. Raises ConfError for an `out` inside --docs."""
         if self.docs is None:
             return self.store
-        from raypipe.api.data import documents_store, ingest_documents  # .3 s, only for --docs
+        from raypipe.api.data import docs_store  # .3 s, only for --docs
 
-        if read:
-            return ingest_documents(self.docs, self.store, session=session).store
-        return self.store or documents_store(self.docs, session)
+        return str(docs_store(self.docs, self.store, session, out, read))
 
 
 @dataclass(frozen=True)  # slots of two bases clash

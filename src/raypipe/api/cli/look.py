@@ -38,7 +38,8 @@ def inspect(
         raise ConfError("expected one of ROW, --faults, --fields and --losses")
     if fields:
         heads = "field", "type", "rows", "example"
-        listed = raypipe.fields(place.uri(session), session)
+        store = place.uri(session) or (raypipe.finished_run(run).run.store if run else None)
+        listed = raypipe.fields(store, session)
         rows = [(f.name, f.type, f.rows, cut(f.example, 60)) for f in listed.fields]
         return Shown(listed, lambda _: table(heads, rows))
     if faults:
@@ -111,6 +112,9 @@ def view(
 
     session = shell.session()
     store = place.uri(session)
+    if not runs:
+        where = f"{shell.settings.home / 'runs'} and {shell.settings.store_to_use(store)}"
+        say(f"runs in {where}; for others name the folder that --out gave: raypipe view DIR")
     if not shell.json:
         serve_view(runs, store, labels, port, say, session)
         return 0

@@ -99,6 +99,8 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
         flag = next((x.partition("=")[0] for x in rest if x.startswith("-")), "")
         names = [name.lstrip("-") for name in args.parser._option_string_actions]  # dashes would look similar
         near = [repr(f"--{name}") for name in difflib.get_close_matches(flag.lstrip("-"), names)]
+        if not flag and "data" in names:
+            near = [f"--data {' '.join(rest)}"]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         args.parser.error(f"unexpected {' '.join(rest)}{hint}")
     return args
@@ -161,11 +163,13 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
     except RaypipeError as e:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)
         return e.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as e:
+        if isinstance(e, SystemExit) and e.code != _STOPPED:
+            raise
         works = COMMANDS[args.command].group in ("data", "run")
         kept = "; finished parts are kept, run it again to continue" if works else ""
-        print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr)
-        return 130
+        print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr, flush=True)
+        return _STOPPED if isinstance(e, SystemExit) else 130
     except BrokenPipeError:
         raise  # `main` handles it
     except Exception as e:
@@ -197,9 +201,12 @@ def _failed(command: str, error: Exception) -> int:
     return 70
 
 
+_STOPPED = 128 + signal.SIGTERM  # exit code
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     """Ends the run on SIGTERM by an exception, so that files close and Ray is left. Whole parts remain."""
-    raise SystemExit(128 + number)
+    raise SystemExit(_STOPPED)
 
 
 if __name__ == "__main__":

@@ -56,14 +56,14 @@ def evaluate(
     verbose: bool = arg("print the plan of each step, and all tables of the report", flag="-v"),
 ) -> Shown[Any]:
     session, given = named.session(shell, sets), options.given()
-    store = place.uri(session, read=not dry_run)
+    store = place.uri(session, out=out)
     with TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if not (data or store or shell.settings.store):
             data, store = _demo(session, recipe, options, Path(scratch) if dry_run else None)
         shared.say_data(shell, data, store)
         found = raypipe.swap_steps(recipe, swaps, data, session.over(store, bool(data))) if swaps else recipe
         if dry_run:
-            planned = raypipe.plan(found, data, store, None, True, session, **given)
+            planned = raypipe.plan(found, data, store, None, True, session, place.docs, **given)
             if options.labels is not None:
                 from raypipe.evaluation.judged_run import read_labels
 
@@ -72,8 +72,8 @@ def evaluate(
     if until is not None:
         if repeats > 1 or out is not None:
             raise ConfError(f"--until {until}: expected without --repeats and --out")
-        return _until(until, found, data, store, session, given)
-    how = {"on_plan": tell(shell, verbose), "began": shell.began, **given}
+        return _until(until, found, data, place.uri(session, read=True) or store, session, given)
+    how = {"on_plan": tell(shell, verbose), "began": shell.began, "docs": place.docs, **given}
     if repeats > 1:
         from raypipe.api.cli.tables import print_repeats
 
@@ -84,7 +84,7 @@ def evaluate(
 
     def show(done: EvalResult) -> None:
         made = done.evaluation
-        on_console("console.print_run", made.record, made.folder, made.reused)
+        on_console("console.print_run", made.record, _sent(out) or str(done.folder), made.reused)
         if verbose:
             on_console("console.print_run_tables", made.record, made.folder)
         if done.changes is not None:
@@ -93,6 +93,11 @@ def evaluate(
             print("no earlier run has answered any of these questions: nothing to compare with")
 
     return Shown(done, show, after=done.check_faults)
+
+
+def _sent(out: str | None) -> str:
+    """Returns the address to which a run was sent, without its last slash; "" for a folder here."""
+    return out.rstrip("/") if out and "://" in out else ""
 
 
 def _demo(
@@ -288,7 +293,7 @@ def sweep(
     if (recipe is None) == (recipes is None):
         raise ConfError("sweep: expected RECIPE or --recipes A,B, found both or neither")
     session = named.session(shell)
-    store = place.uri(session, read=not dry_run)
+    store = place.uri(session)
     shared.say_data(shell, data, store)
 
     def on_plan(plans: Sequence[PlannedPoint]) -> None:
@@ -296,11 +301,11 @@ def sweep(
             on_console("experiments.print_points", plans)
 
     given = {"sample": sample, "seed": seed, "margin": margin, "measure": measure, **options.given()}
-    given |= {"dry_run": dry_run, "on_plan": on_plan, "session": session}
+    given |= {"dry_run": dry_run, "on_plan": on_plan, "session": session, "docs": place.docs}
 
     def show(done: SweepResult) -> None:
         if done.sweep is not None:
             on_console("experiments.print_sweep", done.sweep, done.plans)
-            print(done.folder / "sweep.json")
+            print(f"{_sent(out) or done.folder}/sweep.json")
 
     return Shown(raypipe.sweep(recipes or recipe or (), values, data, store, out, **given), show)

@@ -82,31 +82,22 @@ def serve(
         else:
             run(endpoint, host, port, say, shell.settings)
         return 0
-    from raypipe.api.indexes import file_states, follow, open_docs
+    from raypipe.api.indexes import ServedDocs, file_states, follow
 
     session = named.session(shell)
     if not endpoint.follow_live:  # open_docs refuses live. Check first: indexing may take minutes
         if not stdio:
             check_address(endpoint, host, port, shell.settings)
         endpoint.check_models(shell.settings, endpoint.session(shell.settings).recipe(recipe))
-    seen = file_states(docs)
-
-    def opened() -> str:
-        return open_docs(recipe, docs, place.store, session).uri
-
-    def read_again(reopen: Callable[[], None]) -> None:
-        try:
-            open_docs(recipe, docs, place.store, session, reopen)
-        finally:  # also after an error: a folder without documents raises and empties its store
-            reopen()
+    seen, served = file_states(docs), ServedDocs(recipe, docs, place.store, session)
 
     def followed(reopen: Callable[[], None]) -> object:
-        return follow(docs, seen, lambda: read_again(reopen), say)
+        return follow(docs, seen, lambda: served.read_again(reopen), say)
 
     if stdio:
-        serve_here(endpoint, say, shell.settings, opened, followed)
+        serve_here(endpoint, say, shell.settings, served.open, followed)
     else:
-        run(replace(endpoint, store=opened()), host, port, say, shell.settings, followed)
+        run(replace(endpoint, store=served.open()), host, port, say, shell.settings, followed)
     return 0
 
 

@@ -14,7 +14,7 @@ from raypipe.api.data import FirstQuestion, Preview
 from raypipe.api.experiments import RepeatsResult
 from raypipe.api.made_data import MadeQuestionsResult
 from raypipe.api.scores import JudgeCheckResult
-from raypipe.evaluation.compare import RunComparison
+from raypipe.evaluation.compare import RunComparison, open_text
 from raypipe.evaluation.judge_check import Agreement
 from raypipe.evaluation.report.console import say, show
 from raypipe.evaluation.report.wording import cut, ends, signed
@@ -97,6 +97,8 @@ def _verdict_line(c: RunComparison) -> str:
         return f"same within {c.margin:g}: {difference}"
     if c.verdict != "cannot tell":
         return f"{c.verdict}: {difference}"
+    if c.open:
+        return f"cannot tell: {difference}. {open_text(c)}"
     if d.interval is None:
         return f"cannot tell: {d.groups} groups of questions are too few. {difference}"
     more = f"; {d.questions_needed} questions would show this one" if d.questions_needed else ""

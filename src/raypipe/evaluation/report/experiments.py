@@ -115,7 +115,8 @@ def print_sweep(console: Console, sweep: Sweep, plans: Sequence[PlannedPoint]) -
         gain, d = ("", "", "", "the first"), p.against_first
         if d is not None:
             within = ends(d.interval, signed, "not known")
-            gain = (signed(d.difference), within, f"{p.p:.3g}", str(p.verdict))
+            alike = "no score differs" if p.verdict == "cannot tell" and not d.up + d.down else p.verdict
+            gain = (signed(d.difference), within, f"{p.p:.3g}", str(alike))
         each = "not known" if p.calls_per_question is None else f"{p.calls_per_question:,.1f}"
         e, cost = plan.estimate, [each]
         cost += [ranged(e.calls), f"{p.cost.calls:,}", *[ranged(e.tokens), f"{p.cost.tokens:,}"] * tokens]

@@ -173,6 +173,8 @@ def print_explanation(console: Console, story: Explanation) -> None:
     say(console, *filter(None, [story.parts.get("text")]))
     if story.outcome:
         say(console, f"{story.answer}  [{story.outcome}]")
+    if story.expected:
+        say(console, f"expected: {story.expected}  [{story.verdict}]")
     say(console, *(f"{f.step}, {f.reason}: {f.detail}" for f in story.faults))
     # The basis of the answer: quotes, replies of steps, chats with language models.
     for e in story.evidence:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raypipe.core.errors import DataError, RaypipeError
-from raypipe.evaluation.compare import compare, group_label, same_question
+from raypipe.evaluation.compare import compare, group_label, open_text, same_question
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.report import plot, wording
 from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
@@ -206,6 +206,7 @@ def pair_page(pair: OpenPair) -> tuple[str, str]:
         "runs": runs,
         "changed": {"against": "Recipe of B against A", "lines": changed},
         "c": found,
+        "open_text": open_text,
         "refused": refused,
         "slices": told_apart(found.slices if found else ())[0],
         "unmatched": [

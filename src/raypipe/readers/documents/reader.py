@@ -25,7 +25,7 @@ from raypipe.readers.fields import front_matter
 from raypipe.readers.rows import DOCUMENT_LIMITS, LIMITS, STEP, DocumentLimits, UnusableLine
 
 READER = "5"  # raised if the rules here, or of `page_text`, `plain` and `docx`, give another text or field
-RAISED = {"md": "6", "txt": "6"}  # version of single kinds: a rule of texts makes no scan be read again
+RAISED = {"md": "7", "txt": "7"}  # version of single kinds: a rule of texts makes no scan be read again
 PAGES_AT_ONCE = 64  # pages requested from the child between two checks of the time limit
 GARBLED = 0.05  # share of characters without a meaning above which a page counts as unsearchable
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
@@ -44,7 +44,7 @@ PAGES, TEXTS, MARKED = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown")
 @dataclass(frozen=True, slots=True)
 class FileText:
     kind: FileKind
-    title: str  # title in the file's metadata or text; "" if there is none
+    title: str  # title in the file's metadata or text, front matter aside; "" if there is none
     content: str  # content of the source: HTML if the kind is html, else text
     source_kind: Literal["page", "document"]
     pages: tuple[Mark, ...] = ()
@@ -112,9 +112,10 @@ class DocumentReader:
         if kind == "csv":
             text, faults = plain.table(text)
             return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults))
-        fields, text = front_matter(text)
+        # A YAML file, whose documents stand between `---` too, is all text.
+        fields, text = ({}, text) if name.lower().endswith((".yaml", ".yml")) else front_matter(text)
         title, sections = plain.markdown(text) if kind == "md" else ("", [("", text)])
-        return replace(_with_sections(kind, title or fields.get("title", ""), sections), fields=fields)
+        return replace(_with_sections(kind, title, sections), fields=fields)
 
     def close(self) -> None:
         for child in (self._pages, self._whole, self._scans):

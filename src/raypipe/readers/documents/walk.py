@@ -28,6 +28,8 @@ from raypipe.core.errors import DataError
 from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
 
 LEVELS = 100  # most levels of nested folders
+RECORDS = ("run.json", "sweep.json", "repeats.json")  # of evals, whose reports are no documents
+_RECORD = re.compile(rb'\A\s*+\{\s*+"format": *+\d')
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,12 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) -> Iterator[tuple[str, str]]:
     """Yields (path, relative path) for the entries below a folder, recursively, in name order. A folder is
-    yielded only if it cannot be entered. In the path only the last part may be a link."""
+    yielded only if it holds a run or cannot be entered. In the path only the last part may be a link."""
     try:
-        entries = sorted(os.scandir(folder), key=lambda e: e.name)
+        entries = None if _holds_run(folder) else sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:
+        entries = None
+    if entries is None:
         yield folder, name or "."  # `_found` reports the fault
         return
     for entry in entries:
@@ -121,6 +125,15 @@ def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) ->
             yield path, inner
         else:
             yield from _entries(str(place), inner, real, above | {identity})
+
+
+def _holds_run(folder: str) -> bool:
+    files = (os.path.join(folder, name) for name in RECORDS)
+    for file in filter(os.path.isfile, files):
+        with suppress(OSError), open(file, "rb") as stream:
+            if _RECORD.match(stream.read(100)):
+                return True
+    return False
 
 
 def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFile:
@@ -142,6 +155,8 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
     if linked and root.is_dir() and not Path(place).is_relative_to(root):
         return bad("outside", "a link that leaves the folder is not followed")
     if stat.S_ISDIR(seen.st_mode):
+        if _holds_run(path):
+            return bad("run", "a folder with the report of an eval is no document")
         if linked:
             return bad("loop", "a link to a folder that contains it")
         if not os.access(path, os.R_OK | os.X_OK):

@@ -181,11 +181,17 @@ def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Po
     return rows, Parts(graph, work)
 
 
+def _not_left(record: logging.LogRecord) -> bool:
+    """Returns whether Ray's report of an exception is news: of a left graph it reports `GraphLeft`."""
+    return not LEFT
+
+
 def write(rows: Dataset, sink: Parts, work: StagedWork, pools: Pools, parts: int) -> None:
     """Runs a graph to its end."""
     # Silences lines that would interrupt our progress: Ray Data's lines on each graph, its bars, CPUs held by
     # loading processes for a moment, CPUs needed next to GPUs. Making a dataset sets the first level.
     logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data.exceptions").addFilter(_not_left)
     for name in ("_internal.progress", "dataset", "_internal.execution.operators.map_operator"):
         logging.getLogger(f"ray.data.{name}").setLevel(logging.ERROR)
     operator = list(work.operators())[-1]

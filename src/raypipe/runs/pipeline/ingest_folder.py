@@ -12,8 +12,7 @@ import csv
 import io
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 
@@ -22,10 +21,10 @@ from raypipe.core.progress import Progress
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, plain, walk
 from raypipe.readers.documents.reader import UNREAD, reader_of, reads_as
-from raypipe.readers.documents.walk import content_digest, fresh_bytes
+from raypipe.readers.documents.walk import content_digest, file_kind, fresh_bytes, wanted
 from raypipe.readers.field_map import by_name
 from raypipe.readers.fields import fields_of, of_path
-from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
+from raypipe.readers.rows import STEP, BadLine, ReadCounts, UnusableLine
 from raypipe.runs.pipeline import ingest_staging
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
 from raypipe.runs.pipeline.ingest_log import LOOKING_S, IngestSummary, decide, driving, noted
@@ -48,6 +47,7 @@ class FileState:
     faults: tuple[str, ...] = ()  # ids
     transient: bool = False  # True: a fault was transient, so the file is read again even if unchanged
     given: str = ""  # digest of its fields in metadata.csv files; "": none
+    fields: str = ""  # digest of all its fields; "": none
 
 
 _FIELDS = tuple(f.name for f in fields(FileState))
@@ -74,12 +74,9 @@ class FolderRead:
     @classmethod
     def begin(cls, store: Store, root: Path) -> FolderRead:
         """Begins a read: loads the states of the files at the last read, and the tombstones."""
-        raw = store.files.read(f"{FOLDERS}/{(of := folder_id(root))}.json")
-        known = {
-            n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
-            for n, f in (json.loads(raw)["files"] if raw else {}).items()
-        }
-        return cls(store, root, of, known, ingest_staging.Tombstones(ingest_staging.tombstones(store)))
+        of = folder_id(root)
+        stones = ingest_staging.Tombstones(ingest_staging.tombstones(store))
+        return cls(store, root, of, states_of(store, of), stones)
 
     def sources(self, progress: Progress) -> Iterator[Source]:
         """Yields the texts of new and changed files. Raises DataError if the folder has no readable file."""
@@ -91,9 +88,10 @@ class FolderRead:
             progress.say(changes)
 
     def batches(self, globs: Sequence[str], progress: Progress) -> Iterator[ingest_staging.IngestBatch]:
-        found, reader = list(walk(self.root, globs, DOCUMENT_LIMITS)), DocumentReader()
-        self.given, tables = _given_fields(self.root)
-        files = [f for f in found if f.name not in tables]
+        everything = list(walk(self.root, (), DOCUMENT_LIMITS))
+        self._tables(everything, wanted([g for g in globs if g.startswith("!")]))
+        found = walk(self.root, globs, DOCUMENT_LIMITS) if globs else everything
+        files, reader = [f for f in found if not self._is_table(f.name)], DocumentReader()
         try:
             with progress.task("checked", "files", len(files)) as task:
                 for file in files:
@@ -108,10 +106,47 @@ class FolderRead:
         finally:
             reader.close()
 
+    def _is_table(self, name: str) -> bool:
+        return PurePosixPath(name).name == METADATA and self.root.is_dir()
+
+    def _tables(self, found: Sequence[FoundFile], is_wanted: Callable[[str], bool]) -> None:
+        """Reads the fields that metadata.csv files give to files of their folders and below; of several, the
+        nearest counts. Adds a fault for each row that names no file. Raises DataError for a metadata.csv that
+        cannot be read as a table: documents must not be searched without their fields."""
+        names = {f.name for f in found}
+        tables = (f for f in found if self._is_table(f.name) and is_wanted(f.name))
+        for table in sorted(tables, key=lambda f: f.name.count("/")):
+            try:
+                if table.trouble is not None:
+                    raise table.trouble
+                data = fresh_bytes(table)
+                file_kind(table.name, data)
+                rows = _table_rows(PurePosixPath(table.name).parent, plain.decoded(data))
+            except UnusableLine as e:
+                mend = "Correct the table. If it does not describe files, give it another name"
+                raise DataError(f"{self.root / table.shown}: {e}. {mend}") from e
+            faults = []
+            for line, name, values in rows:
+                if name in names:
+                    self.given[name] = {**self.given.get(name, {}), **values}
+                    continue
+                expected = f"line {line}: expected a file that is read here, found {name[:200]!r}"
+                detail = f"{expected}. Correct the name, or delete the line"
+                fault = Fault(STEP, "metadata", detail, transient=False)
+                where = f"{self._where(table)}#line={line}"
+                faults.append((ingest_staging.fault_id(where, line, fault, self.of), fault))
+            ids = tuple(id for id, _ in faults)
+            now = FileState(table.state, content_digest(data), "metadata", faults=ids)
+            if faults and now != self.before.get(table.name):
+                self.counts.page_faults += len(faults)
+                self.batch.faults += faults
+                self.size += ROW_BYTES * len(faults)
+            self.now[table.name] = now
+
     def _file(self, file: FoundFile, reader: DocumentReader) -> None:
         """Adds a new or changed file to the batch, or a fault if it cannot be stored."""
         old, content, fields = self.before.get(file.name), "", self.given.get(file.name)
-        given = digest(json.dumps(fields, sort_keys=True)) if fields else ""
+        given = _digest(fields or {})
         if old and (old.transient or not reads_as(old.reader) or old.given != given):
             old = None  # a read of the same bytes may give other rows
         try:
@@ -152,7 +187,8 @@ class FolderRead:
     def _document(
         self, file: FoundFile, content: str, text: FileText, id: str, source: Source, given: str
     ) -> None:
-        title = text.title or Path(file.shown).stem
+        values = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
+        title = values.get("title") or text.title or Path(file.shown).stem
         where = self._where(file)
         part = "line" if text.kind == "csv" else "page"
         faults = [
@@ -168,6 +204,7 @@ class FolderRead:
             tuple(i for i, _ in faults),
             any(fault.transient for _, fault in faults),
             given,
+            _digest(values),
         )
         self.counts.lines += 1
         self.counts.rows += 1
@@ -176,7 +213,6 @@ class FolderRead:
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
         self.counts.recognised_pages += text.recognised
-        values = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
         self.batch.documents.append(Document(id, title, source.id, dict(sorted(values.items()))))
         second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
         modified = values.get("date") or time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
@@ -231,6 +267,26 @@ class FolderRead:
         return {table: tuple(sorted(ids)) for table, ids in gone.items() if ids}
 
 
+def _digest(values: Mapping[str, str]) -> str:
+    return digest(json.dumps(values, sort_keys=True)) if values else ""
+
+
+def states_of(store: Store, of: str) -> dict[str, FileState]:
+    """Loads the state of each file of a folder at its last read. `of`: id of the folder."""
+    raw = store.files.read(f"{FOLDERS}/{of}.json")
+    return {
+        n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
+        for n, f in (json.loads(raw)["files"] if raw else {}).items()
+    }
+
+
+def withdrawn(before: Mapping[str, FileState], now: Mapping[str, FileState]) -> bool:
+    """Returns whether a document of `before` is gone or has other fields: searches must see that at once. The
+    old text of a changed document may be searched until the new text is embedded."""
+    kept = {f.document: f.fields for f in now.values()}
+    return any(f.document and kept.get(f.document) != f.fields for f in before.values())
+
+
 def folder_id(root: Path) -> str:
     """Returns the id of a folder or a single file: a digest of its absolute path."""
     return digest("files", str(root.absolute()))
@@ -271,27 +327,26 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     return summary
 
 
-def _given_fields(root: Path) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """Returns file -> its fields from metadata.csv files, and the names of these tables. A metadata.csv
-    describes files of its folder and below, by a column `file` or `path`; of several, the nearest counts. An
-    unreadable one is read as a document instead, which reports the reason."""
-    given, tables = dict[str, dict[str, str]](), set[str]()
-    found = walk(root, [METADATA, f"*/{METADATA}"], DOCUMENT_LIMITS) if root.is_dir() else ()
-    for file in sorted(found, key=lambda f: f.name.count("/")):
-        with suppress(UnusableLine, csv.Error):
-            if file.trouble is None and file.size <= DOCUMENT_LIMITS.text_bytes:
-                rows = dict(_table_rows(PurePosixPath(file.name).parent, plain.decoded(fresh_bytes(file))))
-                given |= {name: {**given.get(name, {}), **own} for name, own in rows.items()}
-                tables |= {file.name} if rows else set()
-    return given, tables
-
-
-def _table_rows(folder: PurePosixPath, text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    rows = plain.csv_reader(io.StringIO(text, newline=""), ",;\t|")
-    names: list[str] = next((row for row in rows if any(row)), [])
-    if (named := by_name("path", names)) is None:
-        return
-    for row in rows:
-        values = dict(zip(names, row, strict=False))
-        if file := values.pop(named, "").strip():
-            yield str(folder / file), fields_of(values)
+def _table_rows(folder: PurePosixPath, text: str) -> list[tuple[int, str, dict[str, str]]]:
+    """Returns (line, name of the file, its fields) of each row of a metadata.csv. Raises UnusableLine for a
+    table without a column of files, a row with more cells than columns, and a file in two rows."""
+    rows, lines = plain.csv_reader(io.StringIO(text, newline=""), ",;\t|"), dict[str, int]()
+    table = list[tuple[int, str, dict[str, str]]]()
+    try:
+        names: list[str] = next((row for row in rows if any(row)), [])
+        if (named := by_name("path", names)) is None:
+            expected = "expected a column `file` or `path` with the name of a file in each row"
+            raise UnusableLine("metadata", f"{expected}, found {', '.join(names)[:200]!r}")
+        for row in filter(any, rows):
+            line, values = rows.line_num, dict(zip(names, row, strict=False))
+            if any(row[len(names) :]):
+                expected = f"expected at most {len(names)} cells, as the first row has"
+                raise UnusableLine("metadata", f"line {line}: {expected}, found {len(row)}")
+            if file := values.pop(named, "").strip():
+                file = str(folder / file)
+                if (first := lines.setdefault(file, line)) != line:
+                    raise UnusableLine("metadata", f"line {line}: {file!r} stands in line {first}, too")
+            table.append((line, file, fields_of(values)))
+    except csv.Error as e:
+        raise UnusableLine("broken", f"line {rows.line_num}: expected rows of a CSV file: {e}") from e
+    return table

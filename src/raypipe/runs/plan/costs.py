@@ -60,6 +60,8 @@ def asked_before(stage: StageRecord, runs: Iterable[Run], rows: int, most: float
     last run of a stage with the same class, version, gate and parameters. The low end assumes the computed
     calls per row of that run, the high end its computed and cached calls per row. No end exceeds `most`."""
     for line, old in _lines(stage, runs):
+        if not line.computed + line.cached and _forms(old, "model") != _forms(stage, "model"):
+            continue  # it may have had no model, as before --llm names one
         same = (old.version, old.when) == (stage.version, stage.when)
         if same and _forms(old, "parameter") == _forms(stage, "parameter") and line.rows:
             low, high = line.computed, line.computed + line.cached

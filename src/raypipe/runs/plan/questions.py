@@ -118,7 +118,7 @@ class QuestionPlanner:
             self._rows,
             self._rows - len(asking),
             reasons,
-            len(self._todo),
+            len(self._todo) if asking or not of_turns(stage.step) else 0,  # its rule takes no time
             exact,
             expected,
             stored,

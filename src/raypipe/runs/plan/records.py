@@ -42,7 +42,7 @@ class Cost:
     def usd(self, price: TokenPrice) -> Range:
         """Returns the price of the tokens in US dollars; math.inf if not known."""
         if self.split is None:
-            return 0.0, times(self.tokens[1], price.dearest())
+            return times(self.tokens[0], price.cheapest()), times(self.tokens[1], price.dearest())
         each = price.usd(*self.split)
         return times(self.calls[0], each), times(self.calls[1], each)
 
@@ -107,6 +107,11 @@ class NewSources:
     some: Mapping[str, Source] = field(default_factory=dict)  # a sample of whole sources: `sample.Sampler`
     golds: tuple[Gold, ...] | None = None  # golds of the questions in the files; None: the store has them
     gone: tuple[str, ...] = ()  # ids of stored sources to be removed
+
+    def joined(self, other: NewSources) -> NewSources:
+        """Returns the sources of both, with the golds of `other`."""
+        kinds, chars = {**self.kinds, **other.kinds}, {**self.chars, **other.chars}
+        return NewSources(kinds, chars, {**self.some, **other.some}, other.golds, self.gone + other.gone)
 
 
 KEY_BYTES = 40  # bytes of a cached value's digest and place; a chunk's spans and source take as many

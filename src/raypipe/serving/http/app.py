@@ -247,7 +247,13 @@ class Routes:
         """Stores a verdict, the right answer, or both, with the captured answer."""
         body = await self._body(FeedbackBody, request)
         if self._capture is None:
-            raise RequestRefused(HTTPStatus.NOT_FOUND, "This endpoint captures no answers.")
+            detail = "This endpoint captures no answers: it was started without `--capture`."
+            raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
+        if key_filter(request).filters:
+            detail = (
+                "Answers to this key are not captured, since it has a filter; no feedback on them is kept."
+            )
+            raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
         try:
             await self._capture.feedback(key_filter(request).name, body.answer_id, body.verdict, body.text)
         except UnknownAnswer:

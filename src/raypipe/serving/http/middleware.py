@@ -251,7 +251,7 @@ def authorize(
     if keys.open or (given is not None and keys.accepts(given)):
         return UNFILTERED
     if keys.digests or key_filters:
-        detail = "Unknown key: ask who runs the endpoint for one."
+        detail = "Unknown key: ask who runs the endpoint for one; keys are read when it starts."
         if given is None:
             detail = "Expected a key: the header `authorization: Bearer KEY`."
         raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})

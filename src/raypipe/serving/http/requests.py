@@ -77,13 +77,15 @@ class StrictBody(BaseModel):
         kept = frozenset() if cls.NULL_IS_ABSENT else frozenset(allowed)
         given = {name: value for name, value in tree.items() if value is not None or name in kept}
         unknown = [(i, n) for i, n in enumerate(tree, start=1) if n in given and n not in allowed]
-        found = []
+        found, absent = [], [n for n, f in cls.model_fields.items() if f.is_required() and n not in given]
         for number, name in unknown[:MOST_NAMED]:
             near = difflib.get_close_matches(name, allowed, 1) if len(name) <= LONGEST_NAME else []
+            near = near or absent
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             found.append(f"field {number} is unknown{meant}")
         if found:
-            raise mistake(f"{', '.join(found)}; allowed: {', '.join(allowed)}")
+            lacks = f"; {absent[0]!r} is missing" if absent else ""
+            raise mistake(f"{', '.join(found)}{lacks}; allowed: {', '.join(allowed)}")
         return given
 
 
@@ -314,15 +316,19 @@ def parse_body(kind: type[B], body: bytes, limits: RequestLimits) -> B:
     try:
         return kind.model_validate(tree, context=limits)
     except ValidationError as e:
-        mistakes = e.errors(include_url=False, include_input=False)[:20]
-        errors = []
-        for f in mistakes:
-            # such as documents[1].page_url; types that pydantic tried for a union are left out
-            path = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in f["loc"] if k not in _TRIED)
-            words = _PROBLEMS.get(f["type"])
-            problem = words.format_map(f.get("ctx", {})) if words else f["msg"]
-            errors.append({"at": path.lstrip(".") or "the object", "problem": problem})
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "Invalid request.", errors) from e
+        raise refused(e) from e
+
+
+def refused(error: ValidationError) -> RequestRefused:
+    """Makes the refusal of an object, with its first 20 wrong fields."""
+    errors = []
+    for f in error.errors(include_url=False, include_input=False)[:20]:
+        # such as documents[1].page_url; types that pydantic tried for a union are left out
+        path = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in f["loc"] if k not in _TRIED)
+        words = _PROBLEMS.get(f["type"])
+        problem = words.format_map(f.get("ctx", {})) if words else f["msg"]
+        errors.append({"at": path.lstrip(".") or "the object", "problem": problem})
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "Invalid request.", errors)
 
 
 _JSON = {

@@ -79,7 +79,10 @@ class ModelDeployment:
         await self._kit.keep(models)
 
     async def ready(self) -> None:
+        """Raises Unavailable if an engine is dead, or a server did not answer its last call."""
         await self._kit.healthy()
+        if names := await self._kit.unavailable():
+            raise Unavailable(f"no answer from the server of {', '.join(names)}")
 
     async def unfinished(self) -> int:
         return self._kit.unfinished()
