@@ -301,8 +301,12 @@ def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(
     (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
     (tmp_path / "faq.jsonl").write_text('{"query": "where?", "answer": "Delft"}\n')
     planned = ["plan", "rag", "--docs", str(docs), "--models", FAKES, "--data", str(tmp_path / "faq.jsonl")]
+    [place] = (tmp_path / "home/stores").iterdir()
+    stored = sorted((f.relative_to(place), f.stat().st_mtime_ns) for f in place.rglob("*") if f.is_file())
     assert main(planned) == 0
-    assert "checked" not in capsys.readouterr().err, "a plan reads nothing"
+    assert "1 changed" in capsys.readouterr().err, "a plan looks at the files"
+    now = sorted((f.relative_to(place), f.stat().st_mtime_ns) for f in place.rglob("*") if f.is_file())
+    assert now == stored, "a plan stores nothing"
     assert main(["eval", "rag", "--until", "answer", "--docs", str(docs), "--models", FAKES]) == 3
     assert "1 changed" in capsys.readouterr().err.splitlines()
 
