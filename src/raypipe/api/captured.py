@@ -97,9 +97,9 @@ def open_data(
 
     Data are files; captured answers, which are written to files under $RAYPIPE_HOME; or nothing, which means
     the stored questions. `scratch` is a folder for everything that is created. `docs` is a folder of
-    documents that a plan counts as read. Raises ConfError, also for
-    another format of captured answers. Raises DataError if nothing was captured, if a file is missing, or if
-    the recipe would find nothing to search; no store is created then.
+    documents that a plan counts as read. Raises ConfError, also for another format of captured answers.
+    Raises DataError if nothing was captured, if a file is missing, or if the recipe would find nothing to
+    search; no store is created then.
     """
     if (span := captured_span(given)) is None:
         files = inputs(given, session.settings)
@@ -111,9 +111,8 @@ def open_data(
             return opened, files, wanted
         readers.check(files, wanted)  # a missing file or field is reported before anything starts
         uri = session.address(store, True)
-        if docs is None and lacks_passages(
-            recipe, Store.find(uri)
-        ):  # then the files must bring sources to search
+        # Without passages to search, the files must bring sources.
+        if docs is None and lacks_passages(recipe, Store.find(uri)):
             kinds, whole = recipe.source_kinds(), False
             for row in readers.open(files, wanted, readers.ReadCounts()):
                 if any(source.kind in kinds for source in row.sources):

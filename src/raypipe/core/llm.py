@@ -127,7 +127,7 @@ class Generated:
 
 
 Replies: TypeAlias = list[Generated | Fault]
-"""One reply or fault for each chat, in order."""
+"""A reply or fault for each chat, in order."""
 
 ReplyPieces: TypeAlias = AsyncIterator[str | Generated | Fault]
 """Pieces of a reply's text, then the whole reply or its fault."""

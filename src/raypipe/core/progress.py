@@ -93,7 +93,7 @@ def heartbeat(
 
 @dataclass(slots=True)
 class ProgressTask:
-    """One kind of work in progress, made by `Progress.task`."""
+    """A kind of work in progress, made by `Progress.task`."""
 
     verb: str  # parsed, embedded, answered
     unit: str  # pages, chunks, questions

@@ -1,8 +1,8 @@
 """Comparison of two scored runs over the same questions: a verdict, and the stages that cause the difference.
 
 The verdict is better, worse, the same, or cannot tell. It holds whatever the values of unscored questions
-are. Questions are joined by id. `scored_run` provides the measures; this
-module computes no answers. It reads stores only to find causes.
+are. Questions are joined by id. `scored_run` provides the measures; this module computes no answers. It reads
+stores only to find causes.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
         "trust_remote_code": False,
         "generation_config": "vllm",  # the recipe's sampling, not the folder's
         "logprobs_mode": "processed_logprobs",  # after the constraint: only over permitted tokens
-        # One grammar library without fallback: vLLM keeps the first that a request names, and another
+        # A single grammar library without fallback: vLLM keeps the first that a request names, and another
         # library interprets the same grammar differently.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }

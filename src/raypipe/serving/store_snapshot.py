@@ -69,7 +69,7 @@ class StoreSnapshot:
         asked = question
         for column in ("id", "text"):
             named = arrow.question.records(rows(self._questions, column, [question.text]))
-            # One user's question over their own pages must not answer another user's question, and the same
+            # A user's question over their own pages must not answer another user's question, and the same
             # text means different things in different conversations.
             stored = [q for q in named if not q.id.startswith(CAPTURED_ID)]
             stored = [q for q in stored if column == "id" or q.turns in ((), question.turns)]

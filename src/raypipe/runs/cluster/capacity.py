@@ -119,10 +119,10 @@ def _require_room(
         left = without(left, needs)
     room = sum(holds(node, pool.needs) for node in left)
     if room < pool.size:
-        beside = "next to the engines on" if engines else "on"
+        where = "next to the engines on the nodes" if engines else "on the nodes"
         raise ClusterTooSmall(
             f"pool {name}: {pool.size} actors of {_needs_text(pool.needs)} each, and there is room for "
-            f"{room} {beside} the nodes: {_node_sizes(nodes)}. An actor is on one node: lower {field} in the "
+            f"{room} {where}: {_node_sizes(nodes)}. An actor is on one node: lower {field} in the "
             "cluster file, or start larger nodes"
         )
 

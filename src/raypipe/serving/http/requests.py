@@ -316,19 +316,14 @@ def parse_body(kind: type[B], body: bytes, limits: RequestLimits) -> B:
     try:
         return kind.model_validate(tree, context=limits)
     except ValidationError as e:
-        raise refused(e) from e
-
-
-def refused(error: ValidationError) -> RequestRefused:
-    """Makes the refusal of an object, with its first 20 wrong fields."""
-    errors = []
-    for f in error.errors(include_url=False, include_input=False)[:20]:
-        # such as documents[1].page_url; types that pydantic tried for a union are left out
-        path = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in f["loc"] if k not in _TRIED)
-        words = _PROBLEMS.get(f["type"])
-        problem = words.format_map(f.get("ctx", {})) if words else f["msg"]
-        errors.append({"at": path.lstrip(".") or "the object", "problem": problem})
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "Invalid request.", errors)
+        errors = []
+        for f in e.errors(include_url=False, include_input=False)[:20]:
+            # such as documents[1].page_url; types that pydantic tried for a union are left out
+            path = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in f["loc"] if k not in _TRIED)
+            words = _PROBLEMS.get(f["type"])
+            problem = words.format_map(f.get("ctx", {})) if words else f["msg"]
+            errors.append({"at": path.lstrip(".") or "the object", "problem": problem})
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "Invalid request.", errors) from e
 
 
 _JSON = {
