@@ -55,7 +55,7 @@ ROW = BenchRow(
     "questions",
     contest,
     "rank_bm25, built for each question",
-    least=40,
+    least=25,
     needs=("rank_bm25",),
     short="A question takes .5 to .9 ms of CPU, 1.6 if a word is in more than half of the passages, where "
     "Okapi's floor needs the document frequency of all words.",

@@ -146,7 +146,7 @@ ROW = BenchRow(
     contest,
     "LLM.chat",
     by="wall",
-    least=0.9,
+    least=0.95,
     needs=("vllm",),
     turns=3,
 )
