@@ -1,11 +1,11 @@
-"""`core.calls`: waits between tries."""
+"""`core.backoff`: waits between tries."""
 
 import time
 from email.utils import formatdate
 
 import pytest
 
-from raypipe.core.calls import Backoff, retry_after_s
+from raypipe.core.backoff import Backoff, retry_after_s
 
 
 def waits(backoff, after_s=0.0):

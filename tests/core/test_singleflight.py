@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from raypipe.core.calls import Gathering, SingleFlight
 from raypipe.core.protocols import Model
+from raypipe.core.single_flight import Gathering, SingleFlight
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.memo import MemoryMemo
 

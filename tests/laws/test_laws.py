@@ -3,8 +3,8 @@
 import golden
 import pytest
 
+from raypipe.recipes.bounds import is_bounded
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS
-from raypipe.recipes.step_contract import is_bounded
 from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS, STEPS
 
 

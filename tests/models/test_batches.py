@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from batch_server import BatchServer, Kept, serving
 
-from raypipe.core.calls import about
+from raypipe.core.call_context import about
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.llm import Chat, Generated, Message, Sampling, TokenPrice
 from raypipe.core.protocols import Model

@@ -146,7 +146,7 @@ def test_rows_and_batches_hold():
         ({"weights": {"a": math.nan}}, "finite"),
         ({"weights": {"a": 1}, "norms": {"a": "max"}}, "method: weighted"),
         ({"weights": {"a": 1}, "norms": {"b": "max"}, "method": "weighted"}, "'b' has no weight"),
-        ({"weights": {"a": 1}, "top": 0}, "at least 1 passage"),
+        ({"weights": {"a": 1}, "top": 0}, "at least 1"),
     ],
 )
 def test_nonsense_is_refused_when_the_recipe_is_read(fields, said):

@@ -108,7 +108,7 @@ def test_it_says_what_it_reads_and_refuses_nonsense():
     step = Shortlist(model=OVERLAP, pages=2, query="{{ replies.kg }}")
     assert step.reads() == {"replies.kg", "citations", "index.text"}
     assert step.writes() == {"citations"}
-    with pytest.raises(ValueError, match="at least 1 page"):
+    with pytest.raises(ValueError, match="at least 1"):
         Shortlist(model=OVERLAP, pages=0)
     with pytest.raises(ValueError, match="uses txt"):
         Shortlist(model=OVERLAP, pages=1, query="{{ txt }}")

@@ -18,7 +18,7 @@ from checkout import SUPPORT
 from test_index import DIM, MODEL, VECTORS, by_force, fill, make_corpus, unit
 
 from raypipe.core.arrow import fault_column, id_column, id_texts
-from raypipe.core.calls import Gathering
+from raypipe.core.single_flight import Gathering
 from raypipe.steps.embed import Embed
 from raypipe.store import Store, vectors_schema
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec

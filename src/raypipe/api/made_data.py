@@ -21,7 +21,7 @@ from raypipe.api.paths import Data, format_for, inputs
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import generator_of, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
-from raypipe.core.calls import retrying
+from raypipe.core.backoff import retrying
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model

@@ -1,4 +1,4 @@
-"""Conversion of records to Arrow tables and back; one schema per record. Depends on pyarrow, not on storage.
+"""Conversion of records to Arrow tables and back; one schema per record.
 
 Columns of a corpus table, in the order in which the corpus steps add them:
 
@@ -160,8 +160,7 @@ def _into(hint: Any) -> Convert:
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[R]):
-    """Conversion of a record type to rows of a schema, and back. Fields without a column get their
-    defaults."""
+    """Conversion of a record type to rows of a schema, and back. Fields without a column get defaults."""
 
     record: Callable[..., R]  # the class
     schema: pa.Schema
@@ -182,9 +181,9 @@ layout = Codec(Layout, LAYOUTS)
 question = Codec(Question, QUESTIONS)
 gold = Codec(Gold, GOLDS)
 relevance = Codec(Gold, RELEVANCE)
-"""Codec of a gold's graded documents. Only a store with judged documents has their table."""
+"""Codec of a gold's graded documents, a table of stores with judged documents."""
 annotated = Codec(Gold, ANNOTATIONS)
-"""Codec of annotators' answers in a gold. Only a store with questions about papers has their table."""
+"""Codec of annotators' answers in a gold, a table of stores with questions about papers."""
 
 
 def id_column(ids: Iterable[str], kind: pa.DataType = DIGEST) -> pa.Array:
@@ -197,7 +196,7 @@ def id_column(ids: Iterable[str], kind: pa.DataType = DIGEST) -> pa.Array:
 
 
 def id_texts(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Returns the values of a column. Ids that are digests become hex digits."""
+    """Returns the values of a column, digests as hex digits."""
     values: list[Any] = column.to_pylist()
     return [v and v.hex() for v in values] if column.type == DIGEST else values
 

@@ -1,7 +1,4 @@
-"""Batches of rows, and a map of texts on disk. Both take any number of rows in bounded memory.
-
-The map is a temporary file of one process and disappears with it. Memory holds only a cache of fixed size.
-"""
+"""Batches of rows, and a map of texts on disk: both take any number of rows in bounded memory."""
 
 from __future__ import annotations
 
@@ -32,7 +29,8 @@ CACHE_KIB = 2048  # pages in memory, room for 20,000 ids; others come from the f
 
 
 class DiskMap:
-    """Map of text to text on disk. `setdefault` keeps a key's first value, `setmax` its greatest.
+    """Map of text to text in a temporary file of this process. `setdefault` keeps a key's first value,
+    `setmax` its greatest.
 
     >>> seen = DiskMap()
     >>> seen.setdefault("a", "1"), seen.setdefault("a", "2"), "a" in seen, "b" in seen
@@ -73,8 +71,7 @@ class DiskMap:
             self._run("INSERT OR IGNORE INTO found VALUES (?, x'')", (key_of(key),))
 
     def items(self) -> Iterator[tuple[bytes, str]]:
-        """Yields (digest of the key, value) of every key, ordered by digest. The digest is that of
-        `key_of`."""
+        """Yields (`key_of` the key, value) of every key, ordered by the former."""
         for key, value in self._run("SELECT key, value FROM found ORDER BY key"):
             yield key, str(value, "utf-8", "surrogatepass")
 
@@ -89,7 +86,7 @@ class DiskMap:
         except sqlite3.OperationalError as e:
             raise Unavailable(
                 f"{gettempdir()}, the folder of temporary files, cannot take the ids of what is read: {e}. "
-                f"Free some space there, or set TMPDIR to another folder. What is stored stays readable"
+                f"Free some space there, or set TMPDIR to another folder"
             ) from e
 
 

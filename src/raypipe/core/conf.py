@@ -16,8 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)
 
 @dataclass(frozen=True, slots=True)
 class Conf:
-    """Folders of configuration, searched in order; the first match wins. Each may hold recipes/, clusters/,
-    ... The folders of plugins are searched last."""
+    """Folders of configuration, searched in order before those of plugins. The first match wins."""
 
     folders: tuple[Path, ...]
 
@@ -26,8 +25,7 @@ class Conf:
         yield from conf_folders()
 
     def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
-        """Finds a file by path, or by name under `kind`/. Raises ConfError with the known names if none
-        matches."""
+        """Finds a file by path, or by name under `kind`/. Raises ConfError with the known names."""
         if name.endswith((suffix, ".yml")) or "/" in name:
             path = Path(name)
             if path.is_file():
@@ -53,8 +51,7 @@ class Conf:
         return list(reversed(found)) or [self.file(name)]
 
     def file(self, name: str) -> Path:
-        """Finds a file next to the folders of kinds, such as models.yaml. Raises ConfError if there is
-        none."""
+        """Finds a file of a configuration folder itself, such as models.yaml. Raises ConfError if missing."""
         if (found := self._first(name)) is not None:
             return found
         looked = ", ".join(str(f) for f in self.folders) or "nowhere"

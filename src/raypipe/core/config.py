@@ -1,5 +1,5 @@
-"""Conversion of YAML files to frozen dataclasses. Each error names the file, the path in it, and the expected
-value. Depends on YAML and type hints; `recipes` and `models` give the values their meaning."""
+"""Conversion of YAML files to frozen dataclasses, by type hints. Each error names the file, the path in the
+file, and the expected value."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from raypipe.core.errors import ConfError, RaypipeError
 
 T = TypeVar("T")
 Resolve = Mapping[type, Callable[[Any, "Where"], Any]]
-"""Type -> reader. For values that a file names and does not spell out (a model, a table of fitted
-numbers)."""
-Found = list[RaypipeError] | None
+"""Type -> reader of values that a file names and does not spell out, such as a model."""
+NO_READERS: Resolve = types.MappingProxyType({})
+Errors = list[RaypipeError] | None
 """List that collects all errors; None: the first error is raised."""
 
 
@@ -153,35 +153,32 @@ def _hints(cls: Any) -> Mapping[str, Any]:
 
 
 def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of: str = "") -> None:
-    """Raises ConfError for an unknown key. `of`: words after the key in the message, which name its owner."""
+    """Raises ConfError for an unknown key. `of`: words in the message after the key."""
     for key in tree:
         if key not in set(known):
             raise where.error(f"unknown field {key!r}{of}; {did_you_mean(str(key), known)}")
 
 
-def build(
-    cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({}), found: Found = None
-) -> T:
-    """Builds a dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and
-    found. With `found`, errors are collected there instead, and a mapping with an error gives None."""
-
-    before = len(found or ())
-    with collected(found):
+def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = NO_READERS, errors: Errors = None) -> T:
+    """Builds a dataclass from a mapping. Raises ConfError at the first error. With `errors`, they are
+    collected there instead, and a mapping with an error gives None."""
+    before = len(errors or ())
+    with collected(errors):
         if not isinstance(tree, dict):
             raise where.error(f"expected a mapping, found {kind_of(tree)}")
         hints, values = _hints(cls), dict[str, Any]()  # type: ignore[arg-type]  # a class is hashable
-        if found is None:
+        if errors is None:
             require_known(tree, hints, where)
         for key, value in tree.items():
-            with collected(found):
+            with collected(errors):
                 if key not in hints:
                     raise where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), hints)}")
-                values[key] = _value(hints[key], value, where.at(key), resolve, found)
+                values[key] = _value(hints[key], value, where.at(key), resolve, errors)
         for f in dataclasses.fields(cls):  # type: ignore[arg-type]
             if f.init and f.default is f.default_factory is MISSING and f.name not in tree:
-                with collected(found):
+                with collected(errors):
                     raise where.error(f"field {f.name!r} is missing")
-        if len(found or ()) == before:
+        if len(errors or ()) == before:
             try:
                 return cls(**values)
             except (ValueError, TypeError) as e:  # __post_init__ refused the combination
@@ -190,37 +187,34 @@ def build(
 
 
 @contextmanager
-def collected(found: Found) -> Iterator[None]:
-    """Collects an error of the block in `found`; raises it if `found` is None."""
+def collected(errors: Errors) -> Iterator[None]:
+    """Collects an error of the block in `errors`, or raises it if `errors` is None."""
     try:
         yield
     except RaypipeError as e:
-        if found is None:
+        if errors is None:
             raise
-        found.append(e)
+        errors.append(e)
 
 
-def problems(
-    cls: type[Any], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({})
-) -> list[RaypipeError]:
-    """Returns all errors for which `build` would raise. A combination of fields is checked only if each field
-    is valid."""
-    found: list[RaypipeError] = []
-    build(cls, tree, where, resolve, found)
-    return found
+def problems(cls: type[Any], tree: Any, where: Where, resolve: Resolve = NO_READERS) -> list[RaypipeError]:
+    """Returns all errors of a mapping. A combination of fields is checked only if each field is valid."""
+    errors: list[RaypipeError] = []
+    build(cls, tree, where, resolve, errors)
+    return errors
 
 
-def reader(hint: Any, resolve: Resolve = types.MappingProxyType({})) -> Callable[[Any, Where], Any]:
+def reader(hint: Any, resolve: Resolve) -> Callable[[Any, Where], Any]:
     """Returns a function that reads a value of this type as `build` reads a field."""
     return lambda value, where: _value(hint, value, where, resolve)
 
 
-def _value(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found = None) -> Any:
+def _value(hint: Any, value: Any, where: Where, resolve: Resolve, errors: Errors = None) -> Any:
     origin = typing.get_origin(hint)
     if hint in resolve:
         return resolve[hint](value, where)
     if origin in (Union, types.UnionType):
-        return _union(hint, value, where, resolve, found)
+        return _union(hint, value, where, resolve, errors)
     if origin is Literal:
         known = typing.get_args(hint)
         if value not in known or isinstance(value, bool) != isinstance(known[0], bool):
@@ -230,35 +224,35 @@ def _value(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found =
         if not isinstance(value, list):
             raise where.error(f"expected a list, found {kind_of(value)}")
         item = typing.get_args(hint)[0]
-        return tuple(_value(item, v, where.at(i), resolve, found) for i, v in enumerate(value))
+        return tuple(_value(item, v, where.at(i), resolve, errors) for i, v in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, dict):
             raise where.error(f"expected a mapping, found {kind_of(value)}")
         inner = typing.get_args(hint)[1]
-        built = {k: _value(inner, v, where.at(k), resolve, found) for k, v in value.items()}
+        built = {k: _value(inner, v, where.at(k), resolve, errors) for k, v in value.items()}
         return types.MappingProxyType(built)
     if dataclasses.is_dataclass(hint):
-        return build(hint, value, where, resolve, found)  # type: ignore[arg-type]
+        return build(hint, value, where, resolve, errors)  # type: ignore[arg-type]
     return _scalar(hint, value, where)
 
 
-def _union(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found) -> Any:
+def _union(hint: Any, value: Any, where: Where, resolve: Resolve, errors: Errors) -> Any:
     options = [a for a in typing.get_args(hint) if a is not type(None)]
     if value is None:
         if len(options) < len(typing.get_args(hint)):
             return None
         raise where.error("expected a value, found nothing")
     record = next((o for o in options if dataclasses.is_dataclass(o) and o not in resolve), None)
-    if found is not None and record is not None and isinstance(value, dict):
-        return build(record, value, where, resolve, found)  # type: ignore[arg-type]
-    errors: list[ConfError] = []
+    if errors is not None and record is not None and isinstance(value, dict):
+        return build(record, value, where, resolve, errors)  # type: ignore[arg-type]
+    refusals: list[ConfError] = []
     for option in options:
         try:
             return _value(option, value, where, resolve)
         except ConfError as e:
             meant = isinstance(value, dict) and dataclasses.is_dataclass(option)
-            errors.insert(0 if meant else len(errors), e)
-    raise errors[0]
+            refusals.insert(0 if meant else len(refusals), e)
+    raise refusals[0]
 
 
 def _scalar(hint: Any, value: Any, where: Where) -> Any:

@@ -1,7 +1,7 @@
 """HTTP clients of this process, and explanations of failed connections with advice.
 
 Proxies and certificates come from the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY,
-SSL_CERT_FILE). Depends on httpx, and on no server.
+SSL_CERT_FILE).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ C = TypeVar("C")
 
 
 def open_client(make: Callable[..., C], **options: Any) -> C:
-    """Opens an httpx client with these options. Raises ConfError if a proxy or certificate file cannot be
-    used."""
+    """Opens an httpx client. Raises ConfError if a proxy or certificate file cannot be used."""
     proxies = getproxies()
     used = [kind for kind in ("http", "https", "all", "no") if kind in proxies]
     try:
@@ -35,9 +34,7 @@ def open_client(make: Callable[..., C], **options: Any) -> C:
             f"one: {e}. Correct or unset the variable, or list the server's host in NO_PROXY"
         ) from e
     except (OSError, ssl.SSLError) as e:
-        raise ConfError(
-            f"SSL_CERT_FILE, SSL_CERT_DIR: expected certificates in PEM form, cannot read them: {e}"
-        ) from e
+        raise ConfError(f"SSL_CERT_FILE, SSL_CERT_DIR: expected certificates in PEM form: {e}") from e
 
 
 def why_failed(error: Exception, url: str) -> str:
@@ -48,10 +45,7 @@ def why_failed(error: Exception, url: str) -> str:
     """
     reason = f"{type(error).__name__}: {error}"
     if "CERTIFICATE_VERIFY_FAILED" in reason:
-        return (
-            f"its certificate is not trusted: {reason}. Put the certificate of its authority into a file and "
-            f"name it in SSL_CERT_FILE"
-        )
+        return f"its certificate is not trusted: {reason}. Name its authority's certificate in SSL_CERT_FILE"
     if "[SSL" in reason:
         return f"the server does not speak TLS: {reason}. Write http:// if it has no certificate"
     if proxy := proxy_of(url):

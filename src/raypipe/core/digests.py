@@ -1,8 +1,7 @@
 """Identity of values: canonical forms, digests of models, and the origin of fitted numbers.
 
-Depends on plain values, mappings and frozen dataclasses; not on recipes, stores or fits. Digests are computed
-from canonical forms, so the form of a value never changes. It depends neither on the Python version nor on
-the order of fields or of a mapping's keys.
+Digests are computed from canonical forms, so the form of a value never changes. A form depends neither on the
+Python version nor on the order of fields or of a mapping's keys.
 """
 
 from __future__ import annotations
@@ -19,25 +18,13 @@ from raypipe.core.records import digest
 from raypipe.core.references import Reference
 
 NOT_IDENTITY = frozenset(
-    {
-        "name",
-        "path",
-        "repo",
-        "revision",
-        "adapter_paths",
-        "tokenizer_path",
-        "dialect",
-        "template",
-        "thought_tokens",
-        "engine",
-        "unsent",
-        "weights_gib",
-        "cache_control",
-        "adopted",
-    }
+    [
+        *("name", "path", "repo", "revision", "adapter_paths", "tokenizer_path", "dialect", "template"),
+        *("thought_tokens", "engine", "unsent", "weights_gib", "cache_control", "adopted"),
+    ]
 )
 """Fields of a Model outside its identity: names, locations, and settings that `weights` covers. `weights`
-names the content; for a remote model also endpoint and dialect, for a generator its request settings."""
+names the content; for a remote model also endpoint and dialect, for a generator the request settings."""
 
 
 ADDED: Mapping[str, bool] = {"added": True}
@@ -52,13 +39,10 @@ def identifying(record: Any) -> dict[str, Any]:
 
 
 def stable(value: object) -> str:
-    """Returns the canonical form of a plain value.
+    """Returns the canonical form of a plain value; raises TypeError for any other value.
 
     Plain are None, bool, int, float, str, tuples, mappings and frozen dataclasses of these. Types are told
-    apart: 1, 1.0, True and "1" have four forms. The order of fields and of a mapping's keys does not matter.
-    A Model and a Reference are represented by their identity.
-
-    Raises TypeError for any other value: it must not reach a digest.
+    apart: 1, 1.0, True and "1" have four forms. A Model and a Reference are represented by their identity.
 
     >>> stable({"top": 5, "by": ("dense", None)})
     '{"by":("dense",null),"top":5}'
@@ -96,8 +80,8 @@ def stable(value: object) -> str:
 
 
 def model_identity(model: Model) -> str:
-    """Returns 32 hex digits that identify everything that decides a model's numbers. Its results are stored
-    under them. An adopted model has the identity of the model that it is adopted as."""
+    """Returns 32 hex digits that identify everything that decides a model's numbers: the key of stored
+    results. An adopted model has the identity of the model that it is adopted as."""
     return own_identity(model.original)
 
 
@@ -144,8 +128,8 @@ def seen_rows(texts: Iterable[str]) -> str:
 
 
 def half_of(key: str) -> int:
-    """Returns the half of the data, 0 or 1, that a question belongs to. `key`: its id, or its group if it has
-    one. Only the key decides, so a question stays in its half whatever else the data hold.
+    """Returns the half of the data, 0 or 1, that a question belongs to. `key`: its group, else its id. Only
+    the key decides, so a question stays in its half whatever else the data hold.
 
     >>> [half_of(id) for id in ("q1", "q2", "q3", "q4")]
     [1, 0, 0, 1]

@@ -16,16 +16,12 @@ WRITTEN = PACKAGE / "COMMIT"  # a wheel has this file; hatch_build.py writes it
 
 
 def commit() -> str:
-    """Returns the commit that the package was built from, or else that of its checkout. "": neither is known.
-    The commit of a checkout with changed files ends in -dirty."""
-    if WRITTEN.is_file():
-        return WRITTEN.read_text(encoding="ascii").strip()
-    return commit_of(PACKAGE)
+    """Returns the commit that the package was built from, else `commit_of` its checkout; "": unknown."""
+    return WRITTEN.read_text(encoding="ascii").strip() if WRITTEN.is_file() else commit_of(PACKAGE)
 
 
 def commit_of(folder: Path) -> str:
-    """Returns the commit of the checkout around a folder; "" without one. It ends in -dirty if files
-    differ."""
+    """Returns the commit of the checkout around a folder, with -dirty if files differ; "" without one."""
     try:
         said = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
@@ -39,7 +35,7 @@ def commit_of(folder: Path) -> str:
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the version of each installed package among `packages`, by name."""
+    """Returns name -> version of the installed packages among `packages`."""
     found = {}
     for name in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -48,9 +44,8 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Counts the CPUs that this process may use, at least one. Its affinity or its cgroups' quota limits
-    them, whichever is less. Threads beyond a quota stop each other for the rest of each period. `root` holds
-    proc and sys."""
+    """Counts the CPUs that this process may use, at least one: the least of affinity and cgroup quotas.
+    Threads beyond a quota stop each other for the rest of each period. `root` holds proc and sys."""
     seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(seen, *map(math.ceil, [seen, *_quotas(root)])))
 
@@ -82,7 +77,6 @@ def _text(file: Path) -> str:
 
 
 def processor() -> str:
-    """Returns the name of this machine's CPU."""
     return value_in(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
 
 

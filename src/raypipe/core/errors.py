@@ -66,7 +66,7 @@ class ClusterTooSmall(RaypipeError):
 
 class Unavailable(RaypipeError):
     """A store, device, engine or service that cannot be used at the moment. No row is to blame: omit the
-    stage, or try again later. Raised at the call itself: only there is the cause known."""
+    stage, or try again later. Raised at the call itself, where the cause is known."""
 
     exit_code = 69
 

@@ -1,5 +1,5 @@
-"""Contract of exact and approximate search, and the records that it returns. Protocols and plain values only.
-The tables of a store and the pages of one request implement it (`store.index`)."""
+"""Contract of search, and the records that a search returns. `store.index` implements the contract twice: on
+the tables of a store, and on the pages of one request in memory."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class Approximate:
 
 @dataclass(frozen=True, slots=True)
 class AnnRecall:
-    """Recall of an approximate search, measured over some questions: the share of the exact best chunks that
-    it finds."""
+    """Measured recall of an approximate search: the share of the exact best chunks that it finds."""
 
     index: str  # name of the index, which is its identity
     top: int
@@ -49,8 +48,6 @@ class AnnRecall:
 
 @dataclass(frozen=True, slots=True)
 class VectorHit:
-    """A chunk found by a vector search."""
-
     source: str  # source id
     span: Span  # span of the chunk itself
     passage: Span  # span of its passage: its parent, or the chunk itself
@@ -66,8 +63,8 @@ class VectorHit:
 class PassageWords:
     """Words of the passages in a scope, as flat arrays: the input of BM25.
 
-    A word belongs to the passage that holds its first character. Passages are ordered by source, then by
-    span. Sources have the order of the scope; in a whole snapshot they are ordered by id.
+    A word belongs to the passage that holds its first character. Passages are ordered by source (as in the
+    scope; by id in a whole snapshot), then by span.
     """
 
     chunks: tuple[str, ...]  # passage ids, distinct
@@ -77,8 +74,8 @@ class PassageWords:
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """Occurrences of looked-up words in one segment of a snapshot, as flat arrays. Passages of the segment
-    are numbered from 0."""
+    """Occurrences of looked-up words in one segment of a snapshot, as flat arrays. Passages are numbered from
+    0 in each segment."""
 
     lengths: np.ndarray  # (passages,) int32: words of each; -1: the passage has left the snapshot
     rows: np.ndarray  # (passages,) int64: number of each in the whole snapshot; -1 as above
@@ -93,95 +90,74 @@ class Postings(Protocol):
     @property
     def passages(self) -> int:
         """Number of passages in the snapshot."""
-        ...
 
     @property
     def mean_length(self) -> float:
         """Mean number of words of a passage."""
-        ...
 
     @property
     def found(self) -> np.ndarray:
         """(words,) int64: number of passages that contain each looked-up word."""
-        ...
 
     def segments(self) -> AsyncIterator[Occurrences]:
         """Yields the occurrences of the words by segment. Segments without any of them are skipped."""
-        ...
 
     async def frequencies(self) -> np.ndarray:
-        """Returns (distinct words of the snapshot,) int64: the number of passages with each word,
-        unordered."""
-        ...
+        """Returns the number of passages with each distinct word of the snapshot, (n,) int64, unordered."""
 
     async def chunks(self, rows: np.ndarray) -> list[str]:
         """Returns the ids of the passages with these numbers ((n,) int64), in order."""
-        ...
 
     async def rows_of(self, chunks: Collection[str]) -> np.ndarray:
-        """Returns the numbers of these passages as (n,) int64, ascending. Passages outside the snapshot are
-        omitted."""
-        ...
+        """Returns the numbers of passages of the snapshot as (n,) int64, ascending. Others are left out."""
 
 
 class Index(Protocol):
-    """A searchable snapshot: the store's tables, or a request's own pages in memory. A scope is a tuple of
-    source ids; None is everything. A scope may name sources that the index lacks, such as empty or faulty
-    pages."""
+    """A searchable snapshot. A scope is a tuple of source ids; None is everything. A scope may name sources
+    that the index lacks, such as empty or faulty pages. Answers about sources are in the order of the
+    argument."""
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
     ) -> list[list[VectorHit]]:
-        """Finds the `top` best chunks for each row of `vectors` within its scope, exactly. `vectors`: (n,
-        dim) float32, unit rows. Chunks are ordered best first, ties by (source, span). Raises ConfError if
-        the index has no vectors of this model."""
-        ...
+        """Finds the `top` best chunks for each row of `vectors` within a scope, exactly. `vectors`: (n, dim)
+        float32, unit rows. Chunks are ordered best first, ties by (source, span). Raises ConfError if the
+        index has no vectors of this model."""
 
     async def near(
         self, model: Model, vectors: np.ndarray, top: int, how: Approximate
     ) -> list[list[VectorHit]]:
-        """Finds about the `top` best chunks of the snapshot for each row of `vectors`. Their order is as in
+        """Finds about the `top` best chunks of the snapshot for each row of `vectors`, ordered as in
         `search`. Scores are exact, but some of the best may be missing. Pages in memory are searched exactly.
         Raises ConfError as `search` does, and if a store has no approximate index."""
-        ...
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
-        """Returns the text of each passage id, in order. Raises KeyError if a source is not in the index."""
-        ...
+        """Returns the text of each passage id. Raises KeyError if a source is not in the index."""
 
     async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
-        """Returns the whole parsed text of each source id, in order. None: the index does not hold the
-        source."""
-        ...
+        """Returns the whole parsed text of each source. None: the index does not hold the source."""
 
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-        """Returns the spans of text that each source's page contains but does not show. Sources are in order,
-        spans of the parsed text ascending and apart. (): the index does not hold the source."""
-        ...
+        """Returns the spans that each source's page contains but does not show, ascending and apart. (): also
+        if the index does not hold the source."""
 
     async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
-        """Returns the blocks of each source's parsed text. Sources are in order, blocks ascending and apart.
-        (): the index does not hold the source, or its borders are unknown."""
-        ...
+        """Returns the blocks of each source's parsed text, ascending and apart. (): the index does not hold
+        the source, or no block of it is known."""
 
     async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
-        """Returns the path, pages and date of each source's document, in order. None: it has no document."""
-        ...
+        """Returns the path, pages and date of each source's document. None: there is no document."""
 
     async def matching(self, wheres: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the ids of all sources whose fields meet all conditions, ascending. Raises ConditionError
         if a condition does not fit the fields."""
-        ...
 
     async def narrowed(self, citations: tuple[Citation, ...], where: str) -> tuple[Citation, ...]:
-        """Returns the citations that meet a condition, each reduced to its sources that meet it."""
-        ...
+        """Returns the citations that meet a condition, each without the sources that do not meet it."""
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
-        """Returns the words of every passage in the scope. The corpus step `tokenize` has stored them."""
-        ...
+        """Returns the words of every passage in the scope, as the corpus step `tokenize` stored them."""
 
     async def postings(self, analyzer: str, words: np.ndarray) -> Postings | None:
-        """Looks up words ((words,) uint64, ascending and distinct) in the whole snapshot. None if the index
-        has no postings of the analyzer: the method `words` then gives equal scores, but takes more memory."""
-        ...
+        """Looks up words ((words,) uint64, ascending and distinct) in the whole snapshot. None: the index has
+        no postings of the analyzer. The method `words` then gives equal scores, but takes more memory."""

@@ -1,8 +1,7 @@
 """Chats, sampling and replies of language models as plain values, the contract of generators, and prices.
 
 Chats and sampling are hashable and have a stable form, so replies are cached by them. Prices are in no
-digest. A missing price is not 0: the total is then unknown, and the parts without a price are named. Depends
-only on the records. An engine, an endpoint and a scripted fake keep the same contract.
+digest. A missing price is not 0: the total is then unknown, and the parts without a price are named.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ STEP = "generate"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A turn of a chat."""
-
     role: MessageRole
     content: str  # plain text: a template's token in it is read as text
 
@@ -136,8 +133,8 @@ ReplyPieces: TypeAlias = AsyncIterator[str | Generated | Fault]
 class Generator(Protocol):
     """A language model that replies to chats in order. Each chat gets one reply or one fault.
 
-    `adapter` names LoRA weights to apply to the model; None: the model itself. Calls may run concurrently.
-    Raises ConfError for an error of all rows: an unknown adapter, or a constraint that does not compile.
+    `adapter` names LoRA weights to apply; None: the model itself. Calls may run concurrently. Raises
+    ConfError for an error of all chats: an unknown adapter, or a constraint that does not compile.
     """
 
     async def __call__(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies: ...
@@ -175,15 +172,8 @@ class TokenPrice:
         cached = None if self.cached is None else self.cached / 2
         return TokenPrice(self.prompt / 2, self.reply / 2, cached)
 
-    def dearest(self) -> float:
-        """Returns the highest price of one token."""
-        return max(self._each())
-
-    def cheapest(self) -> float:
-        """Returns the lowest price of one token."""
-        return min(self._each())
-
-    def _each(self) -> tuple[float, float, float]:
+    def each(self) -> tuple[float, float, float]:
+        """Returns the prices of one token: of a prompt, of a cached prompt, of a reply."""
         return self.usd(1, 0, 0), self.usd(1, 1, 0), self.usd(0, 0, 1)
 
 

@@ -1,14 +1,13 @@
 """Code from outside raypipe: single objects, and plugin folders that add names to raypipe.
 
 A single object is named in the place that uses it: `mypkg.steps:Shout`. Its module is imported from the
-Python path, to which the command line adds the current folder. The digest of the source file is part of the
-object's identity. It also covers modules that the file imports, at any depth, from its own package or folder.
-It covers neither other installed packages nor data files.
+Python path, to which the command line adds the current folder. A digest of the source is part of the object's
+identity. It covers the file, and the modules that the file imports, at any depth, from its own package or
+folder. It covers neither other installed packages nor data files.
 
 A plugin folder adds names by one table, found by the entry-point group `raypipe.plugins` of any installed
 package. A table maps each name to the MODULE:NAME of an object. Reading the names imports only the tables; an
-object is imported when it is needed. Nothing here depends on which plugins exist, or on the form of a step, a
-reader or a metric. The code that needs an object checks its form.
+object is imported when it is needed, and checked by the code that needs it.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ def is_path(text: object) -> bool:
 
 
 def load(path: str, what: str) -> tuple[Any, Plugin]:
-    """Imports the object that a path names. `what`: its expected kind, for messages, such as "a step".
+    """Imports the object that a path names. `what`: the expected kind, for messages, such as "a step".
 
     Raises ConfError if the path has another form, the module is missing or raises, or the module lacks the
-    name. Raises ConfError also if the source file, or a file that it imports, changed after the import.
+    name; also if the source, or an imported file that the digest covers, changed after the import.
     """
     importlib.invalidate_caches()  # finds a file that was written a moment ago
     # Python accepts bytecode by the size of its source and its time in whole seconds. An edit of equal size
@@ -79,7 +78,7 @@ def load(path: str, what: str) -> tuple[Any, Plugin]:
 
 
 def find(path: str, what: str) -> Any:
-    """Imports the object of a path in an installed package, without a digest. Raises ConfError as `load`."""
+    """Imports the object of a path without a digest. Raises ConfError as `load`, but not for a change."""
     return _found(path, what)[0]
 
 
@@ -125,8 +124,8 @@ def _source(module: ModuleType, path: str) -> str:
 
 def _own_modules(name: str, file: Path) -> dict[str, bytes]:
     """Returns name -> source of a module and of its imports, at any depth. Imports count if they are from the
-    module's package or folder. If packages are installed in that folder, only the package counts. Packages
-    without code are omitted."""
+    module's package or folder; in a folder of installed packages, only from the package. Empty files are left
+    out."""
     folder, top = file.parents[name.count(".") + (file.name == "__init__.py")], name.partition(".")[0]
     installed = folder in {Path(sysconfig.get_path(p)) for p in ("stdlib", "purelib", "platlib")}
     found, pending = {name: file.read_bytes()}, [(name, file)]
@@ -179,8 +178,6 @@ Names: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the command line."""
-
     group: str  # group in `raypipe --help`: data, run, look, release, serve or tools
     module: str  # module that declares this and maybe other commands (`api.cli.command.command`)
     about: str  # one line that begins with a verb
@@ -219,9 +216,7 @@ class PluginTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """A name added by a plugin."""
-
+class PluginEntry:
     plugin: str  # name of its entry point
     table: PluginTable
     value: Any  # MODULE:NAME, mostly
@@ -249,37 +244,35 @@ def tables() -> Mapping[str, PluginTable]:
             points.append((point.name, point.value, distribution))
     found: dict[str, PluginTable] = {}
     for name, path, whence in points:
+        plugin = f"plugin {name!r} of {whence}"
         if name in found:
-            raise ConfError(
-                f"plugin {name!r} of {whence}: another plugin has that name. Uninstall one of them"
-            )
+            raise ConfError(f"{plugin}: another plugin has that name. Uninstall one of them")
         try:
             table = find(path, "a PluginTable")
         except ConfError as e:
-            raise ConfError(f"plugin {name!r} of {whence}: {e}. Correct it, or uninstall it") from e
+            raise ConfError(f"{plugin}: {e}. Correct it, or uninstall it") from e
         if not isinstance(table, PluginTable):
-            raise ConfError(f"plugin {name!r} of {whence}: expected a PluginTable, found {table!r:.80}")
+            raise ConfError(f"{plugin}: expected a PluginTable, found {table!r:.80}")
         if table.conf and not Path(table.conf).is_dir():
-            raise ConfError(f"plugin {name!r} of {whence}: conf: expected a folder, found no {table.conf}")
+            raise ConfError(f"{plugin}: conf: expected a folder, found no {table.conf}")
         found[name] = table
     return found
 
 
 @functools.cache
-def registered(kind: str) -> Mapping[str, Registered]:
-    """Returns the names that plugins add to one kind. `kind`: a field of PluginTable. Raises ConfError if two
-    plugins add the same name."""
-    found: dict[str, Registered] = {}
+def registered(kind: str) -> Mapping[str, PluginEntry]:
+    """Returns the names that plugins add to a field `kind` of PluginTable. Raises ConfError if two add the
+    same name."""
+    found: dict[str, PluginEntry] = {}
     for plugin, table in tables().items():
         for name, value in getattr(table, kind).items():
             if name in found:
                 raise ConfError(f"plugins {found[name].plugin!r} and {plugin!r} both add {kind} {name!r}")
-            found[name] = Registered(plugin, table, value)
+            found[name] = PluginEntry(plugin, table, value)
     return found
 
 
 def conf_folders() -> list[Path]:
-    """Returns the configuration folders of all plugins."""
     return [Path(table.conf) for table in tables().values() if table.conf]
 
 
@@ -308,16 +301,14 @@ class Registry(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self.own) + len(self._added())
 
-    def added(self, name: str) -> Registered | None:
+    def added(self, name: str) -> PluginEntry | None:
         """Returns the plugin's entry for `name`, or None if the core defines the name. Raises KeyError if it
         is unknown."""
         return None if name in self.own else self._added()[name]
 
-    def _added(self) -> Mapping[str, Registered]:
+    def _added(self) -> Mapping[str, PluginEntry]:
         found = registered(self._kind)
         if taken := sorted(found.keys() & self.own.keys()):
             whose = found[taken[0]].plugin
-            raise ConfError(
-                f"plugin {whose!r} adds {self._kind} {taken[0]!r}, which raypipe already has: rename it"
-            )
+            raise ConfError(f"plugin {whose!r} adds {self._kind} {taken[0]!r}, which raypipe has: rename it")
         return found

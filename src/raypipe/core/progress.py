@@ -1,7 +1,7 @@
-"""Progress of work that takes minutes, with the time left, and clocks. Depends on counts and seconds only.
+"""Progress of work that takes minutes, with the time left, and clocks.
 
-On a terminal it shows a bar. Elsewhere (a log, a job's driver) it prints a line every ten seconds, even
-without progress. If silent, it prints nothing.
+A terminal gets a bar. Elsewhere (a log, a job's driver) a line is printed every ten seconds, even without
+progress.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVERY_S = 10.0  # seconds between two lines of one task in a log
 
 
 class PartInHand:
-    """The part that this process computes, and a listener that is told its progress."""
+    """The part of a task that this process computes, and a listener for its progress."""
 
     def __init__(self) -> None:
         self._part, self._units = "", 0
@@ -41,7 +41,6 @@ class PartInHand:
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
-        """Sets the name of the part that a block computes."""
         self._part, self._units = part, 0
         try:
             yield
@@ -74,8 +73,8 @@ def clock(seconds: float) -> str:
 def heartbeat(
     say: Callable[[str], None], phase: str, every_s: float = 5.0
 ) -> Iterator[Callable[[str], None]]:
-    """Reports every few seconds which phase is running and for how long, until the block ends. For work
-    without a count. Yields a function that names the next phase."""
+    """Reports every few seconds which phase of a block is running and for how long. For work without a count.
+    Yields a function that names the next phase."""
     phases, start, ended = [phase], time.monotonic(), threading.Event()
 
     def beat() -> None:
@@ -118,8 +117,7 @@ class ProgressTask:
         self.end(fine=kind is None)
 
     def end(self, fine: bool = True) -> None:
-        """Stops the clock and logs the time that the work took. `fine`: False if the work failed. The end of
-        a `with` block over the task calls it."""
+        """Stops the clock and logs the time that the work took. `fine`: False if the work failed."""
         if self.ended:
             return
         self.ended, bars = True, self.shown_by.bars
@@ -127,9 +125,12 @@ class ProgressTask:
             bars.stop_task(self.bar)
             return
         took = self.shown_by.now() - self.started
-        count = f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
         end = f"in {clock(took)}" if fine else f"stopped after {clock(took)}"
-        self.shown_by.say(f"{self.verb} {count} {self.unit}{self.units_inside()} {end}{self.speed(took)}")
+        self.shown_by.say(f"{self._counted(self.done)} {end}{self.speed(took)}")
+
+    def _counted(self, count: int) -> str:
+        of = "" if self.total is None else f"/{self.total}"
+        return f"{self.verb} {count}{of} {self.unit}{self.units_inside()}"
 
     def advance(self, units: int, part: str = "", inside: int = 0) -> None:
         """Adds finished units. `part`: a part that has ended; `inside`: the units counted inside it."""
@@ -144,7 +145,6 @@ class ProgressTask:
         self._moved()
 
     def reach(self, done: int) -> None:
-        """Sets the number of finished units."""
         self.advance(done - self.done)
 
     @property
@@ -190,16 +190,14 @@ class ProgressTask:
 
     def line(self, elapsed: float) -> str:
         """Formats the line of a log after this many seconds."""
-        count = self.count
-        if self.total is None:
-            return f"{self.verb} {count} {self.unit}{self.units_inside()}, {clock(elapsed)} so far"
-        text = f"{self.verb} {count}/{self.total} {self.unit}{self.units_inside()}"
-        if not self.total:
+        count, text = self.count, self._counted(self.count)
+        if self.total == 0:
             return text
-        text += f", {100 * count // self.total} %{self.speed(elapsed)}"
-        took, units = self.first or (elapsed, count)
-        if not count:
+        if self.total is not None:
+            text += f", {100 * count // self.total} %{self.speed(elapsed)}"
+        if self.total is None or not count:
             return f"{text}, {clock(elapsed)} so far"
+        took, units = self.first or (elapsed, count)
         if count <= units:
             return text
         return f"{text}, ETA {clock((elapsed - took) * max(self.total - count, 0) / (count - units))}"
@@ -239,7 +237,6 @@ class Progress:
             self.look()
 
     def look(self) -> None:
-        """Logs tasks that do not advance."""
         for task in [t for t in self._tasks if not t.ended]:
             task.look(self.now() - task.started)
 
@@ -251,8 +248,8 @@ class Progress:
             self.bars.stop()
 
     def task(self, verb: str, unit: str, total: int | None, inside: str = "") -> ProgressTask:
-        """Starts showing one kind of work. A `with` block over the task ends it; otherwise the end of the
-        progress does. `inside`: unit of the counts inside its parts."""
+        """Starts showing one kind of work, until a `with` block over the task or the progress ends. `inside`:
+        unit of the counts inside parts."""
         task = ProgressTask(verb, unit, total, self.now(), self, inside)
         if self.bars is not None:
             task.bar = self.bars.add_task(verb, total=total, unit=unit)
@@ -304,7 +301,6 @@ class SharedClock:
 
     @contextmanager
     def piece(self) -> Iterator[None]:
-        """Counts the block as one running piece of work."""
         self()
         self._pieces += 1
         try:

@@ -1,11 +1,9 @@
-"""Contracts of steps and kits, and the base of wrappers around a kit. Protocols and plain values.
+"""Contracts of steps, of kits (a step's access to models and index), and of the base of kit wrappers.
 
-Two laws hold for every step. Tests check them on all steps of `recipes.wiring.STEPS`:
+Two laws hold for every step; `recipes.laws` checks them:
 
 - rows: the same questions come back in the same order; every output row of a corpus step names its input row;
 - batch: `f(a + b) == f(a) + f(b)`. A step's output does not depend on how rows are batched.
-
-Nothing here depends on Ray, LanceDB or a model library.
 """
 
 from __future__ import annotations
@@ -117,7 +115,7 @@ Tokenize: TypeAlias = Callable[[str], Sequence[Span]]
 
 class Kit(Protocol):
     """Access to everything expensive that a step uses: models, tokenizers, index, data. A job's actor, a
-    Serve replica and a test differ only in their kit. Its functions may be called often and concurrently."""
+    Serve replica and a test differ only in their kit. The functions may be called often and concurrently."""
 
     def embedder(self, model: Model) -> Embed: ...
     def reranker(self, model: Model) -> Score: ...
@@ -151,11 +149,11 @@ class Bound:
     calls: float  # calls of models and graphs, without repeated requests; math.inf: unknown
     reach: Reach  # after the step
     faults: Literal["never", "asking", "any"] = "any"
-    """Cases in which the step may put a fault on the question, which keeps it from later steps. `asking`:
-    only if it makes a call, for example while a language model is unavailable."""
+    """Cases in which the step may put a fault on the question, so that later steps leave the question out.
+    `asking`: only if the step makes a call, for example while a language model is unavailable."""
     from_question: bool = False
-    """True: the step makes one call, which only the question's text, body and time decide. The plan can then
-    look it up in the memo."""
+    """True: only text, body and time of the question decide the step's single call, so a plan can look the
+    call up in the memo, the cache of results."""
     tokens: float = 0  # tokens of one call of a language model, prompt and reply together
     reply_tokens: float = 0  # tokens of its reply
     prompt_tokens: float = math.inf  # tokens of an ordinary prompt, about; math.inf: unknown
@@ -182,11 +180,11 @@ class CorpusBound:
 
 
 class Step(Protocol):
-    """A verb of the question half: a frozen dataclass whose fields decide its output.
+    """A verb of the question half: a frozen dataclass whose fields decide the output.
 
     `reads` and `writes` name fields of Question: "text", "body", "citations", "hits", "hits.NAME" (one
-    score), "order", "replies.NAME", "answer". A recipe is checked by them before it runs. The poison test
-    replaces each undeclared field by an object that fails when used. `recipes.step_contract` lists optional
+    score), "order", "replies.NAME", "answer". A recipe is checked by them before it runs, and a law replaces
+    each undeclared field by an object that fails when used. `recipes.step_contract` lists optional
     attributes and their defaults.
     """
 
@@ -201,12 +199,11 @@ class CorpusStep(Protocol):
     """A verb of the corpus half, on columns. `reads` and `writes` are column names.
 
     The first step gets the columns `source, kind, content` (records.Source). A row that fails leaves the step
-    as one row whose `fault` column (arrow.FAULT) is set and whose other columns are null. Later steps leave
-    it unchanged.
+    as one row with a `fault` (arrow.FAULT) and without other columns except `source`. Later steps leave this
+    row unchanged.
 
-    The columns decide which table a step fills: with `vector` written, vectors; with `chunk_text` read or
-    written, passages; otherwise texts. A step that fills vectors may also read `text`, the whole text of the
-    row's source.
+    A step that writes `vector` fills the table of vectors, and may read `text`, the whole text of the row's
+    source. Another step that reads or writes `chunk_text` fills passages; any other step fills texts.
     """
 
     version: ClassVar[int]

@@ -1,8 +1,7 @@
-"""Records of the data: sources, questions, hits, replies and golds. Depends only on the standard library.
+"""Records of the data: sources, questions, hits, replies and golds.
 
-Every record is frozen and slotted, and has no behaviour beyond derived values. Only `arrow.py` converts
-records to Arrow. Questions are few and nested, so they travel as lists of records. Chunks are millions and
-flat, so they have no record and travel as columns of a `pa.Table` (`protocols.py`).
+Only `arrow.py` converts records to Arrow. Questions are few and nested, so they travel as lists of records.
+Chunks are millions and flat, so they have no record and travel as columns of a `pa.Table`.
 """
 
 from __future__ import annotations
@@ -114,10 +113,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage that may answer the question. Its text is fetched by id when it is needed.
+    """A passage that may answer the question; the text is fetched by id when it is needed.
 
-    A passage is the parent if the split makes parents, else the chunk. Each ranker adds a score under its own
-    name and never overwrites another's, so the row shows why a passage was found.
+    A passage is the parent if the split makes parents, else the chunk. Each ranker adds a score under a name
+    of its own, so the row shows why a passage was found.
     """
 
     chunk: str  # passage id: chunk_id(source, span)
@@ -159,8 +158,6 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A step's reply about a question."""
-
     text: str  # "" only if the label is skipped or fault; an unreadable text is kept
     label: Label
     confidence: float | None = None  # 0..1, if the step states one
@@ -229,7 +226,7 @@ def faults_of(question: Question) -> list[Fault]:
 
 def quotes_of(question: Question) -> tuple[Quote, ...]:
     """Returns the quotes of the reply that became the answer, best first. An abstention without such a reply
-    gets the closest evidence. This is the first quote of any reply, else the first passage of the ranking."""
+    gets the closest evidence: the first quote of any reply, else the first passage of the ranking."""
     if (reply := question.replies.get(question.origin)) is not None:
         return reply.quotes
     if question.outcome != ABSTAINED:
@@ -260,8 +257,7 @@ def answer_of(question: Question) -> str | None:
 
 
 OTHERS: Final = "_others"
-"""Suffix in the name of a second reply. It quotes other values for the answer of the reply named before the
-suffix."""
+"""Suffix in the name of a second reply, which quotes other values for the first reply's answer."""
 
 
 def other_values(question: Question) -> tuple[Quote, ...]:
@@ -271,14 +267,11 @@ def other_values(question: Question) -> tuple[Quote, ...]:
 
 
 AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]
-"""Forms of an annotator's answer. In order: spans of the paper, own words, yes or no, no answer in the
-paper."""
+"""Forms of an annotator's answer: spans of the paper, own words, yes or no, no answer in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotatorAnswer:
-    """An annotator's answer to a question about a paper."""
-
     answer: str  # spans joined by ", ", own words, "Yes", "No" or "Unanswerable"
     kind: AnswerKind
     evidence: tuple[str, ...] = ()  # paragraphs it rests on; a figure or table begins with FLOAT SELECTED
@@ -296,8 +289,7 @@ class Gold:
 
 
 CAPTURED_ID: Final = "captured-"
-"""Prefix of the ids of captured questions. No row of a dataset may have it: users' questions are shown to no
-one."""
+"""Prefix of the ids of captured questions, which is refused in a dataset: users' questions stay secret."""
 PAPER: Final = "paper"
 """Label of a question about a paper: the paper's id."""
 UNANSWERABLE: Final = "Unanswerable"
@@ -307,8 +299,7 @@ _CAPTION = f"{FLOAT}: "
 
 
 def paragraph(evidence: str) -> str:
-    """Returns a paragraph in the form of parsed text. White space is folded; a figure or table is its
-    caption.
+    """Returns a paragraph in the form of parsed text: white space folded, a figure or table as its caption.
 
     >>> paragraph("FLOAT SELECTED: Table 1:  Sizes.")
     'Table 1: Sizes.'

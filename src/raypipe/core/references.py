@@ -1,6 +1,6 @@
-"""References: entries of graphs.yaml or files under examples/ that a step's field names. A kit opens them. A
-reference is a frozen dataclass, as a step is. Its identity is whatever decides its content, not its location.
-Each type opens its own files or servers: nothing here depends on a format or a server."""
+"""References: entries of graphs.yaml or files under examples/ that a step's field names, and a kit opens.
+
+A reference is a frozen dataclass. Its identity covers whatever decides the content, not the location."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class Reference(Generic[T]):
     place: ClassVar[str]  # the value of `--graph NAME=` and its origin: "FILE; `mytool build` makes one"
     entry: ClassVar[type[Any]] = Entry  # dataclass of its entries in graphs.yaml
     is_evidence: ClassVar[bool] = True
-    """True: answers rest on its content, as on a graph's rows. Fitted numbers also hold for other content
-    under its name. False: it only shows how to answer, as examples do."""
+    """True: answers rest on the content, as on a graph's rows; fitted numbers hold for all contents of that
+    name. False: the content only shows how to answer, as examples do."""
 
     @classmethod
     def of_entry(cls, name: str, entry: Any, place: str, context: EntryContext) -> Self:
-        """Makes the reference of an entry. `place`: location of its content; "": it can be named, not
-        opened."""
+        """Makes the reference of an entry. `place`: location of the content; "": unknown, so it can be named
+        but not opened."""
         if not place:
             return cls(name, "", "nowhere")
         path = Path(place).absolute()  # a worker may have another working directory
@@ -94,41 +94,38 @@ class Reference(Generic[T]):
         raise NotImplementedError
 
     def open(self, tools: Tools) -> T:
-        """Opens the reference. Raises as `require` does, and OSError if a file cannot be read."""
+        """Opens the content. Raises as `require` does, and OSError if a file cannot be read."""
         raise NotImplementedError
 
     def require(self) -> None:
-        """Checks that the place is known and the content is that of the resolved recipe. Raises ConfError if
-        not, and DataError if its files have another form."""
+        """Raises ConfError if the place is unknown or the content is not that of the resolved recipe, and
+        DataError if the files have another form."""
         self.require_place()
         self.require_version(self.version_at(Path(self.where)))
 
     def identity(self) -> tuple[object, ...]:
-        """Returns the values that are its identity."""
         return (self.version,)
 
     def periods(self) -> Mapping[str, float] | None:
-        """Returns the seconds for which replies to its requests hold, by domain. Replies of other domains
-        never expire. None: it sends no requests."""
+        """Returns domain -> seconds for which replies to requests hold. Replies of other domains never
+        expire. None: the reference sends no requests."""
         return None
 
     def through(self, opened: T, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> T:
-        """Sends the requests of the opened reference through `wrap`, such as a memo's, and takes its vectors
-        from `embedder`. Returns the result. By default there are neither requests nor vectors."""
+        """Returns the opened reference with requests sent through `wrap`, such as a memo's, and vectors from
+        `embedder`. By default there are neither requests nor vectors."""
         return opened
 
     def title(self) -> str:
-        """Returns the reference's name for messages."""
         return f"{self.about.removeprefix('a ')} {self.name!r}"
 
     def require_place(self) -> None:
-        """Raises ConfError if the reference has no place."""
         if not self.where:
             raise ConfError(f"{self.title()}: expected a location, as --graph {self.name}={self.place}")
 
     def require_version(self, found: str) -> None:
-        """Raises ConfError if the files differ from the resolved recipe's. Another process may see other
-        files under the same path, and a release outlives an edit."""
+        """Raises ConfError if the version is not the resolved recipe's. Another process may see other files
+        under the same path, and a release outlives an edit."""
         if found != self.version:
             raise ConfError(
                 f"{self.title()}: {self.where} is not what the recipe was resolved with: expected "
@@ -151,8 +148,7 @@ class ExampleFile(ABC):
     FOLDER: ClassVar[str] = "examples"  # folder under conf
 
     @abstractmethod
-    def count(self) -> int:
-        """Returns the number of examples."""
+    def count(self) -> int: ...
 
     @abstractmethod
     def shown(self) -> Sequence[ShownExample]:

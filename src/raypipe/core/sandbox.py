@@ -6,11 +6,11 @@ address space is capped once. Requests stream through two pipes, so a good one c
 child is started, not forked, so a process with threads can have one. It ends when its input ends, also if
 this process is killed.
 
-A child's end does not prove that its request is to blame: a machine without memory kills children, too. So
-the next child first answers the probe, an ordinary request from the caller. If the system killed the child
-before, the next one also fills as much memory as that one had. A request is refused for good, with a reason,
+The end of a child does not prove that the request is to blame: a machine without memory kills children, too.
+So the next child first answers the probe, an ordinary request from the caller. If the system killed a child,
+the next child also fills as much memory as the killed one had. A request is refused for good, with a reason,
 only after it ended TRIES children and a probe was answered after each. If a probe is not answered, no request
-is to blame, and WorkerBroken is raised. The content of a request does not matter here (`text.html`: pages).
+is to blame, and WorkerBroken is raised.
 """
 
 from __future__ import annotations
@@ -79,13 +79,10 @@ class Sandbox:
     def run(
         self, requests: Sequence[Parts], stop: threading.Event | None = None, before: Parts | None = None
     ) -> list[bytes | Refused]:
-        """Returns the answer to each request, or its refusal, in order. Trouble with one request never
-        affects another.
-
-        `before`: a request that each child answers first, such as a file to open. Raises Cancelled once
-        `stop` is set; it is checked between requests. Raises WorkerBroken if a child has ended and the next
-        does not answer the probe.
-        """
+        """Returns the answer to each request, or a refusal, in order. Trouble with one request never affects
+        another. `before`: a request that each child answers first, such as a file to open. Raises Cancelled
+        once `stop` is set, which is checked between requests. Raises WorkerBroken if a child has ended and
+        the next does not answer the probe."""
         out: list[bytes | Refused] = []
         ended = 0  # number of children that the next request ended
         with self._lock:
@@ -110,7 +107,7 @@ class Sandbox:
         before: Parts | None,
     ) -> Refused | None:
         """Adds answers to `out`. Returns None if all requests have one, else the reason why the next has
-        none. In that case another child has answered the probe."""
+        none, after another child has answered the probe."""
         child = self._child = self._child or _Child(self._function, self._limits)
         why, left = None, len(requests)
         opens = before is not None and child.before is not before
@@ -132,8 +129,7 @@ class Sandbox:
         return self._verdict(why or child.end(), child.memory if child.killed else 0)
 
     def _verdict(self, why: Refused, memory: int) -> Refused:
-        """Returns the reason why a child ended. `memory`: bytes that the child had if the system killed it,
-        else 0.
+        """Returns the reason why a child ended. `memory`: bytes of a child that the system killed, else 0.
 
         The reason is transient if another child works, but cannot have as much memory: the next run may
         succeed. Raises WorkerBroken if no other child works.
@@ -143,8 +139,7 @@ class Sandbox:
         if self._child is None and (found := self._trouble()):
             raise WorkerBroken(
                 f"{self._function}: a child process failed on a request that is known to work: "
-                f"{found.reason}: {found.detail}. No row is blamed. Check whether this machine has memory "
-                f"and processors left (`free`, `dmesg`)"
+                f"{found.reason}: {found.detail}. No row is blamed. Check this machine (`free`, `dmesg`)"
             )
         return why
 
@@ -199,8 +194,8 @@ class _Child:
         return self._process.returncode == -signal.SIGKILL and not self._stalled
 
     def answers(self, requests: Sequence[Parts], memory: int = 0) -> Iterator[bytes | Refused]:
-        """Yields the answer to each request as it arrives. Yields fewer if the child ends or stalls (see
-        `end`). `memory`: bytes that the child fills before each request."""
+        """Yields the answer to each request as it arrives; fewer if the child ends or stalls (see `end`).
+        `memory`: bytes that the child fills before each request."""
         framed = (part for r in requests for part in (_REQUEST.pack(sum(map(len, r)), memory), *r))
         out = deque(memoryview(part) for part in framed)
         received, left = bytearray(), len(requests)

@@ -1,8 +1,7 @@
 """Output to a terminal that text from pages, files and servers cannot control.
 
 A control character could clear the screen, set the title or the clipboard, or reorder a line. All output of a
-command passes through here, and each such character is shown by its number. Depends on streams and rich's
-consoles, not on commands.
+command passes through here, and each such character is shown by its number.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class ShownStream:
 
 @contextmanager
 def shown_streams(keep: bool = False) -> Iterator[None]:
-    """Escapes control characters in everything printed by the block. Letters outside the stream's encoding
-    are shown by their numbers. `keep`: True also escapes after the block."""
+    """Escapes control characters in everything printed by the block, and letters that a stream cannot encode.
+    `keep`: True also escapes after the block."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":

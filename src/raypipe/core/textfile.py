@@ -1,4 +1,4 @@
-"""Text files: read line by line, written whole. Nothing here depends on the meaning of the lines."""
+"""Text files: read line by line, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ class TextLine:
         return found
 
     def fields(self, names: str) -> list[str]:
-        """Splits the line at white space. Raises DataError if it does not have one field for each of
-        `names`."""
+        """Splits the line at white space. Raises DataError without one field for each of `names`."""
         values = self.text.split()
         if len(values) != len(names.split()):
             raise self.error(f"{len(names.split())} fields ({names})", self.text)
@@ -63,8 +62,8 @@ class TextLine:
 
 
 def lines(path: Path) -> Iterator[TextLine]:
-    """Yields all lines of a UTF-8 file, plain or .gz, also blank ones. Removes a byte order mark and line
-    ends. Raises DataError if the file is missing, truncated, mislabelled or not UTF-8."""
+    """Yields all lines of a UTF-8 file, plain or .gz, without byte order mark and line ends. Raises DataError
+    if the file is missing, truncated, mislabelled or not UTF-8."""
     number = 0
     try:
         with _open(path) as stream:
@@ -169,20 +168,16 @@ def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
 
 
 def require_writable(folder: Path, name: str) -> None:
-    """Checks that a folder can be made and written, before any work for it starts. Makes nothing.
-
-    Raises ConfError, which names the argument `name`, if it cannot.
-    """
+    """Raises ConfError, which names the argument `name`, if a folder cannot be made and written. Makes
+    nothing, so it can be called before any work for the folder starts."""
     there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
-    if not there.is_dir():
-        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfError(f"{name}: {folder} cannot be written: {there} is not writable. Name another folder")
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        why = "not writable" if there.is_dir() else "a file"
+        raise ConfError(f"{name}: {folder} cannot be written: {there} is {why}. Name another folder")
 
 
 def require_file(path: str | Path, name: str) -> None:
-    """Checks that a file can be written, before any work for it starts. Makes nothing. Raises ConfError,
-    which names the argument `name`, if it cannot."""
+    """Raises ConfError as `require_writable` does, if a file cannot be written."""
     if Path(path).is_dir():
         raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
     require_writable(Path(path).absolute().parent, name)
@@ -200,10 +195,8 @@ def _runs(pid: str) -> bool:
 
 
 def json_lines(text: str | bytes) -> list[Any]:
-    r"""Parses lines of JSON, and skips blank lines. Only a line feed ends a line. Texts are written as they
-    are, so other separators, such as U+2028, may be inside one.
-
-    Raises ValueError if a line is not JSON.
+    r"""Parses lines of JSON, and skips blank lines. Raises ValueError if a line is not JSON. Only a line feed
+    ends a line: other separators, such as U+2028, may be inside a text.
 
     >>> json_lines('["a\u2028b"]\n\n{"c": 1}\n') == [["a\u2028b"], {"c": 1}]
     True

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from raypipe.core.calls import about
+from raypipe.core.call_context import about
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
 from raypipe.core.textfile import write_text

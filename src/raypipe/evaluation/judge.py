@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from raypipe.core import plugins
+from raypipe.core.backoff import retrying
 from raypipe.core.bounded_rows import batches
-from raypipe.core.calls import retrying
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Generated, Generator, JsonSchema, Sampling
 from raypipe.core.plugins import Plugin
@@ -28,7 +28,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.runs.run_parts import JudgeLine
-from raypipe.steps.rows import ask_each
+from raypipe.steps.chats import ask_each
 from raypipe.store import Store
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo

@@ -18,7 +18,7 @@ from raypipe.core.records import ANSWERED, INVALID, SKIPPED, SKIPPED_REPLY, Gold
 from raypipe.metrics.losses import CallScore, GoldText, Loss, LostAt
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, named, shows_passages
-from raypipe.steps.rows import best_first
+from raypipe.steps.hits import best_first
 
 REPLY = "replies."
 

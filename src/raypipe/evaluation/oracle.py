@@ -36,7 +36,7 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import shown_of, shows_passages, step_class
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import searched
-from raypipe.steps.rows import grown
+from raypipe.steps.hits import grown
 from raypipe.store.index import LanceIndex
 
 Oracle: TypeAlias = Literal["passages", "answer"]

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from raypipe.core.calls import Backoff
-from raypipe.core.calls import now as about_now
+from raypipe.core.backoff import Backoff
+from raypipe.core.call_context import current
 from raypipe.core.digests import own_identity
 from raypipe.core.errors import RaypipeError, Unavailable
 from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
@@ -73,7 +73,7 @@ class BatchClient:
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         body = self._chats.body(sampling, adapter)
-        run = about_now().run  # a run that wants new replies must not find an earlier run's batch
+        run = current().run  # a run that wants new replies must not find an earlier run's batch
         loop, replies = asyncio.get_running_loop(), []
         for chat, known in zip(chats, reply_keys(self._model, chats, sampling, adapter), strict=True):
             key = digest(known, run) if run else known

@@ -29,10 +29,10 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raypipe.core.calls import SingleFlight
 from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
 from raypipe.core.llm import STEP, Alone, Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.records import Fault
+from raypipe.core.single_flight import SingleFlight
 from raypipe.models.generators import EngineGone
 
 RESTARTS = 12  # most restarts of an engine: four chats that kill it, or a broken machine, fail the job

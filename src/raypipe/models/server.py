@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from raypipe.core.calls import RETRY_STATUSES, Backoff, limit_wait_s, retry_after_s
+from raypipe.core.backoff import RETRY_STATUSES, Backoff, limit_wait_s, retry_after_s
 from raypipe.core.connections import open_client, why_failed
 from raypipe.models.hosts import EndpointAddress, masked, shown
 

@@ -22,7 +22,7 @@ from urllib.parse import urljoin
 
 import httpx
 
-from raypipe.core.calls import RETRY_STATUSES, Backoff, retry_after_s
+from raypipe.core.backoff import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.core.connections import open_client
 from raypipe.core.errors import ConfError, DataError
 

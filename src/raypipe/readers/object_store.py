@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 
-from raypipe.core.calls import Backoff
+from raypipe.core.backoff import Backoff
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 

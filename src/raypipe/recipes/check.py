@@ -41,10 +41,11 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.models.kit import LocalKit
+from raypipe.recipes.bounds import is_bounded
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS, Trial, run
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import is_bounded, named, step_class
+from raypipe.recipes.step_contract import named, step_class
 from raypipe.recipes.wiring import GIVEN
 from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.dense import Dense
@@ -110,7 +111,6 @@ def sources() -> list[Source]:
 
 def questions() -> list[Question]:
     """Returns four questions that cite all pages, and one without sources, which a step must accept, too."""
-
     snippets = [source_id("snippet", t) for t in SNIPPETS]
     cited = [
         (i, f"https://e.org/{i}", "", source_id("page", page), snippet, None)
@@ -126,9 +126,7 @@ def questions() -> list[Question]:
 def output_digest(out: Any) -> str:
     """Returns the digest of a step's output. Rounds numbers to 5 digits, since later ones vary by machine."""
     table = out if isinstance(out, pa.Table) else arrow.question.table(out)
-    rows = [
-        {n: v for n, v in row.items() if n not in arrow.ADDED or v is not None} for row in table.to_pylist()
-    ]
+    rows = [{n: v for n, v in r.items() if n not in arrow.ADDED or v is not None} for r in table.to_pylist()]
     return digest(json.dumps(_rounded(arrow.with_id_texts(rows)), sort_keys=True))
 
 
@@ -171,8 +169,6 @@ FIELDS = GIVEN | {"hits", "order", "answer", "outcome", "origin", "degraded"}
 
 @dataclass(frozen=True, slots=True)
 class LawCheck:
-    """Result of checking one law."""
-
     law: str
     holds: bool
     detail: str = ""  # finding, if the law does not hold
@@ -180,8 +176,6 @@ class LawCheck:
 
 @dataclass(frozen=True, slots=True)
 class StepCheck:
-    """Result of checking one step."""
-
     step: str  # path of the step, MODULE:NAME
     source: str  # digest of its source file
     half: Half
@@ -195,20 +189,19 @@ class StepCheck:
 
     @property
     def holds(self) -> bool:
-        """True if every law holds and the locked output has not moved."""
         return all(c.holds for c in self.laws) and self.lock != "moved"
 
 
 def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bool = False) -> StepCheck:
-    """Checks every law on the step at `path`, built with these fields, and compares its output with the lock.
+    """Checks every law on the step at `path`, built with these fields, and compares the output with the lock.
     `write`: locks the output if every law holds, unless another output is locked for this version. Raises
-    ConfError if `path` is not a step, and if the step reads a field that no row has. Raises LawBroken if the
-    step raises an error on the fixed rows."""
+    ConfError if `path` is not a step or reads a field that no row has, and LawBroken if the step raises an
+    error on the fixed rows."""
     cls, plugin = step_class(path)
     step = config.build(cls, dict(fields), Where(path), resolve)
-    annotation = cls.open.__annotations__.get("return")  # Ask of a question step, Build of a corpus step
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    half: Half = "corpus" if name.endswith("Build") or "pyarrow" in str(annotation) else "question"
+    returns = cls.open.__annotations__.get("return")  # Ask of a question step, Build of a corpus step
+    name = returns if isinstance(returns, str) else getattr(returns, "__name__", str(returns))
+    half: Half = "corpus" if name.endswith("Build") or "pyarrow" in str(returns) else "question"
     kit = LocalKit(None, clock=lambda: 0.0)  # a constant clock, since traces record durations
     trial = (_corpus_trial if half == "corpus" else _question_trial)(step, kit, path)
     laws: Mapping[str, Any] = CORPUS_LAWS if half == "corpus" else QUESTION_LAWS
@@ -263,15 +256,14 @@ def _corpus_trial(step: Any, kit: LocalKit, path: str) -> Trial:
     given = next((t for t in tables if step.reads() <= set(t.column_names)), None)
     if given is None:
         known = {n for t in tables for n in t.column_names}
-        strange = sorted(step.reads() - known) or sorted(step.reads())
-        hint = did_you_mean(strange[0], known)
-        raise ConfError(f"{path}: it reads {strange[0]}, which no table has; {hint}")
-    return Trial(step, kit, given, _run(step, kit, given, path))
+        name = min(step.reads() - known or step.reads())
+        raise ConfError(f"{path}: it reads {name}, which no table has; {did_you_mean(name, known)}")
+    return _trial(step, kit, given, path)
 
 
-def _run(step: Any, kit: LocalKit, given: Any, path: str) -> Any:
+def _trial(step: Any, kit: LocalKit, given: Any, path: str) -> Trial:
     try:
-        return run(step, kit, given)
+        return Trial(step, kit, given, run(step, kit, given))
     except Exception as e:
         raise LawBroken(f"{path}: it raises on the fixed rows: {type(e).__name__}: {e}") from e
 
@@ -280,8 +272,7 @@ def _question_trial(step: Any, kit: LocalKit, path: str) -> Trial:
     """Runs a question step on retrieved questions, with every reply and score that the step reads."""
     corpus = asyncio.run(CorpusExecutor(ROWS, kit)(arrow.corpus_table(sources())))
     vectors = {model_identity(m): corpus.vectors[m.name] for m in ROWS.embedders()}
-    index = MemoryIndex(corpus.texts, corpus.passages, vectors)
-    ready = kit.with_index(index)
+    ready = kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors))
     rows = asyncio.run(QuestionExecutor(ROWS, ready)(questions()))
     tables = (corpus.texts, corpus.passages, *vectors.values())
     known = FIELDS | {"index.text"} | {f"index.{n}" for t in tables for n in t.column_names}
@@ -297,7 +288,7 @@ def _question_trial(step: Any, kit: LocalKit, path: str) -> Trial:
         )
         # The fixed questions have no body, but a step may read one.
         given.append(replace(q, body=f"more about {q.id}", replies=replies, hits=hits))
-    return Trial(step, ready, given, _run(step, ready, given, path))
+    return _trial(step, ready, given, path)
 
 
 REPLIES = (Reply("an earlier reply", ANSWERED, 0.5), Reply(IDK, ABSTAINED), SKIPPED_REPLY)

@@ -1,11 +1,9 @@
 """Deadlines: omits stages whose time is over and, at an endpoint, stages whose service is unavailable.
 
-A question with a deadline (`Question.due`) gives each stage a share of the remaining time. A stage that
-exceeds its share is omitted. The question then continues unchanged: `degraded` names the stage, the missing
-replies of the stage are faults, and a transient fault gives the reason. Such a row is never stored, so the
-next run answers it again. If no reply is left to answer from, the answer is "i don't know", in time.
-
-Depends on stages and a clock, not on models or HTTP.
+Each stage gets a share of the time until a question's deadline (`Question.due`). A stage that exceeds the
+share is omitted, and the question continues unchanged: `degraded` names the stage, the missing replies of the
+stage are faults, and a transient fault gives the reason. Such a row is never stored, so the next run answers
+it again. If no reply is left to answer from, the answer is "i don't know", in time.
 """
 
 from __future__ import annotations
@@ -33,16 +31,24 @@ Clock: TypeAlias = Callable[[], float]
 
 
 def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clock = time.time) -> Ask:
-    """Limits a stage to its share of each question's time. `last`: True: only the decision follows the stage.
-    `degrades`: True, as at an endpoint: the stage is omitted if its service is unavailable. False, as in a
-    job: Unavailable is raised, since another worker or run tries again."""
+    """Limits a stage to a share of each question's time. `last`: only the decision follows the stage.
+    `degrades`: True, as at an endpoint: a stage whose service is unavailable is omitted. False, as in a job:
+    Unavailable is raised, since another worker or run tries again."""
+
+    async def whole(questions: list[Question]) -> list[Question]:
+        try:
+            return await ask(questions)
+        except Unavailable as e:
+            if not degrades:
+                raise
+            return [omitted(stage, q, "unavailable", str(e)) for q in questions]
 
     async def ask_in_time(questions: list[Question]) -> list[Question]:
         if all(q.due is None for q in questions):
-            out = await _all(stage, ask, questions, degrades)
+            out = await whole(questions) if questions else []
         else:
             # A row with a deadline is a batch of its own: a slow row must not delay the others.
-            parts = [_all(stage, ask, [q], degrades) if q.due is None else one(q, q.due) for q in questions]
+            parts = [whole([q]) if q.due is None else one(q, q.due) for q in questions]
             out = [q for part in await asyncio.gather(*parts) for q in part]
         if not degrades or len(out) != len(questions):  # the executor raises an error for a lost row
             return out
@@ -62,7 +68,7 @@ def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clo
             return [omitted(stage, question, "late", "the question's deadline passed before it began")]
         try:
             async with asyncio.timeout(share) as limit:
-                return await _all(stage, ask, [question], degrades)
+                return await whole([question])
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -71,20 +77,8 @@ def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clo
     return ask_in_time
 
 
-async def _all(stage: Stage[Step], ask: Ask, questions: list[Question], degrades: bool) -> list[Question]:
-    if not questions:
-        return []
-    try:
-        return await ask(questions)
-    except Unavailable as e:
-        if not degrades:
-            raise
-        return [omitted(stage, q, "unavailable", str(e)) for q in questions]
-
-
 def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
-    """Returns the question without the output of a stage. `degraded` names the stage, each reply that the
-    stage would write is a fault, and the question gets a transient fault of the stage."""
+    """Returns a question without a stage's output: faults stand in the place of the stage's replies."""
     fault = Fault(stage.name, reason, detail, transient=True)
     owed = dict.fromkeys(named(stage.step.writes(), "replies"), Reply("", FAULT, fault=fault))
     return replace(
@@ -96,14 +90,12 @@ def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) ->
 
 
 def goes_on(question: Question) -> bool:
-    """Returns whether later stages still run for this question. A transient fault of an omitted stage does
-    not stop the question; any other fault does."""
+    """Returns whether later stages run for a question. Transient faults of omitted stages do not stop it."""
     return all(f.transient and f.step in question.degraded for f in question.faults)
 
 
 def decided(ask: Ask) -> Ask:
-    """Wraps the decision, which no deadline omits. A question that lost stages and has no answer gets "i
-    don't know"."""
+    """Wraps the decision. A question that lost stages and gets no answer is answered "i don't know"."""
 
     async def ask_and_settle(questions: list[Question]) -> list[Question]:
         return [

@@ -1,7 +1,7 @@
 """Execution of a recipe in one process: corpus half on a table of sources, question half on questions.
 
-Applies gates, keeps rows in order, and counts the work of each stage. Jobs, the endpoint and tests all run
-recipes through this module. It does not depend on Ray, LanceDB or a model library.
+Applies gates, keeps rows in order, and counts the work of each stage. Jobs, the endpoint and tests run
+recipes through this module, which knows neither Ray nor LanceDB.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.arrow import SPANS
-from raypipe.core.calls import SingleFlight, about
+from raypipe.core.call_context import about
 from raypipe.core.errors import LawBroken, OutOfMemory, RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
+from raypipe.core.single_flight import SingleFlight
 from raypipe.recipes.deadlines import decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, embedder_of, named, table_of
@@ -33,8 +34,7 @@ T = TypeVar("T")
 
 class StageError(Exception):
     """An unexpected exception in a stage: a defect of the stage or of a library. `__cause__` is the original.
-    A RaypipeError is not wrapped, since it is no row's fault; OutOfMemory is, since a smaller batch may fit.
-    """
+    A RaypipeError is not wrapped, since no row is to blame, except OutOfMemory: a smaller batch may fit."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
@@ -47,13 +47,11 @@ class StageError(Exception):
 async def _watched(stage: str, work: Awaitable[T]) -> T:
     try:
         return await work
-    except OutOfMemory as e:  # wrapped, since a smaller batch may fit
-        raise StageError(stage) from e
-    except RaypipeError:
-        raise
     except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as e:  # a panic in Rust is not an Exception
+        if isinstance(e, RaypipeError) and not isinstance(e, OutOfMemory):
+            raise
         raise StageError(stage) from e
 
 
@@ -80,34 +78,30 @@ class StageCounters:
         return taken
 
     def in_vain(self, before: StageCounters) -> None:
-        """Resets the row counts to `before`, after a failed attempt. Keeps the cost of the attempt: computed
-        calls, tokens, seconds."""
+        """Resets the row counts to `before`, after a failed attempt. Keeps its calls, tokens and seconds."""
         self.rows, self.skipped, self.faults = before.rows, before.skipped, before.faults
         self.calls.in_vain(before.calls)
 
     def add(self, other: StageCounters) -> None:
-        """Adds the counts of another process."""
         add_up(self, other)
 
     def spend(self, seconds: float, loading: float) -> None:
-        """Adds the time of one pass over a batch. `seconds`: total time; `loading`: the part of it that was
-        spent loading models."""
+        """Adds the seconds of one pass over a batch. `loading`: those of them that loaded models."""
         loaded = min(loading, seconds)  # several passes at once may wait for the same model
         self.seconds += seconds - loaded
         self.loading += loaded
 
 
 LoadingS: TypeAlias = Callable[[], float]
-"""Returns the seconds that the kit has spent loading models so far. They do not count as a stage's time."""
+"""Returns the seconds that the kit has spent loading models so far, which are no stage's time."""
 
 
 class QuestionExecutor:
     """The question half of a recipe, opened with a kit. Call it with any batches, any number of times.
 
     `counts`: stage name -> counters, which grow with each batch. `memo` None: calls are not cached.
-    `degrades`: stages with an unavailable service are omitted, as at an endpoint. `on_stage` is called at the
-    begin and end of a stage. `stages`: the slice of stages to run, on rows that passed the stages before it.
-    `clock`: returns seconds.
+    `degrades`: stages with an unavailable service are omitted, as at an endpoint. `stages`: the slice of
+    stages to run, on rows that passed the stages before it. `clock`: returns seconds.
     """
 
     def __init__(
@@ -141,8 +135,8 @@ class QuestionExecutor:
             self._stages.append((stage, ask))
 
     async def __call__(self, questions: Sequence[Question]) -> list[Question]:
-        """Runs all stages. Returns the same questions in the same order, answered. Raises the errors of
-        steps: expected trouble with one row becomes a Fault of the row, so an error is a defect."""
+        """Runs all stages. Returns the same questions in the same order, answered. Expected trouble with one
+        row becomes a Fault of the row; an exception of a step is raised."""
         rows = list(questions)
         async for _, after in self.steps(rows):
             rows = after
@@ -172,7 +166,7 @@ class QuestionExecutor:
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:
-    """Runs a stage over a batch. Rows that its gate admits go through the step; the others bypass it."""
+    """Runs a stage over the rows that its gate admits; the other rows bypass it."""
     # A row with a fault lacks evidence, so only the deciding stage still runs for it. But if all its faults
     # come from stages omitted by a deadline or an outage, the row continues without their output.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
@@ -208,7 +202,7 @@ class CorpusTables:
 
 
 class CorpusExecutor:
-    """The corpus half of a recipe, opened with a kit. Call it with tables of sources (arrow.corpus_table)."""
+    """The corpus half of a recipe, opened with a kit. Call it with tables of `arrow.corpus_table`."""
 
     def __init__(
         self, recipe: Recipe, kit: Kit, memo: Memo | None = None, loading_s: LoadingS = lambda: 0.0
@@ -225,17 +219,14 @@ class CorpusExecutor:
         return await self._through(sources, lambda s: table_of(s) == "texts")
 
     async def passages(self, texts: pa.Table) -> pa.Table:
-        """Runs the split: one row per chunk, with the chunk's text. Adds the whole text of the source if an
-        embedding step reads it."""
+        """Runs the split: one row per chunk. Adds the source's whole text if an embedding step reads it."""
         chunks = await self._through(texts, lambda s: table_of(s) == "passages")
         return with_texts(chunks, texts) if self._recipe.embeds_from_texts else chunks
 
     async def vectors(self, chunks: pa.Table, model: Model) -> pa.Table:
-        """Runs one embedder over the chunks."""
         return await self._through(chunks, lambda s: table_of(s) == "vectors" and embedder_of(s) == model)
 
     async def __call__(self, sources: pa.Table) -> CorpusTables:
-        """Runs all stages."""
         texts = await self.texts(sources)
         chunks = await self.passages(texts)
         vectors = {m.name: await self.vectors(chunks, m) for m in self._recipe.embedders()}
@@ -251,20 +242,18 @@ class CorpusExecutor:
 
     async def _through(self, table: pa.Table, chosen: Callable[[CorpusStep], bool]) -> pa.Table:
         for stage, build in self._stages:
-            if chosen(stage.step):
-                table = await self._one(stage, build, table)
+            if not chosen(stage.step):
+                continue
+            start, loaded = time.perf_counter(), self._loading_s()
+            out = await _watched(stage.name, build(table))
+            count = self.counts[stage.name]
+            faults = [t.num_rows - t["fault"].null_count for t in (table, out)]
+            count.rows += table.num_rows
+            count.skipped += faults[0]
+            count.faults += faults[1] - faults[0]
+            count.spend(time.perf_counter() - start, self._loading_s() - loaded)
+            table = out
         return table
-
-    async def _one(self, stage: Stage[CorpusStep], build: Build, table: pa.Table) -> pa.Table:
-        start, loaded = time.perf_counter(), self._loading_s()
-        out = await _watched(stage.name, build(table))
-        count = self.counts[stage.name]
-        faults = [t.num_rows - t["fault"].null_count for t in (table, out)]
-        count.rows += table.num_rows
-        count.skipped += faults[0]
-        count.faults += faults[1] - faults[0]
-        count.spend(time.perf_counter() - start, self._loading_s() - loaded)
-        return out
 
 
 def with_texts(chunks: pa.Table, texts: pa.Table) -> pa.Table:

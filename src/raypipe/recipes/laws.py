@@ -1,7 +1,7 @@
 """Laws of steps as checks on fixed rows, such as "the same questions come back in the same order".
 
-Each law is a function of a `Trial`. It raises LawBroken, or returns None if the law holds. Tests check the
-shipped steps, `raypipe check` all others. Depends on kits and rows, not on particular steps.
+Each law is a function of a `Trial` that raises LawBroken if the step breaks the law. Tests check the shipped
+steps, `raypipe check` all others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from raypipe.core import arrow
 from raypipe.core.errors import LawBroken
 from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply
-from raypipe.recipes.step_contract import bound_of, corpus_bound_of, is_bounded, named, of_turns
+from raypipe.recipes.bounds import bound_of, corpus_bound_of, is_bounded
+from raypipe.recipes.step_contract import named, of_turns
 from raypipe.store.memo.cached import CallCounts, cached
 
 UNDECLARED, UNREAD = "which writes() does not name", "a field that reads() does not name"
@@ -26,8 +27,6 @@ UNDECLARED, UNREAD = "which writes() does not name", "a field that reads() does 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A step with its kit, its input and its output."""
-
     step: Any
     kit: Kit
     given: Any  # input: list of questions, or a corpus table
@@ -74,7 +73,7 @@ def question_writes(trial: Trial) -> None:
 
 
 def question_reads(trial: Trial) -> None:
-    """Checks that the step reads only the fields in reads(): all others are replaced by bombs that raise."""
+    """Checks that the step reads only the fields in reads(). All others are replaced by bombs that raise."""
     reads, writes = trial.step.reads(), trial.step.writes()
     try:
         out = run(trial.step, trial.kit, [poisoned(q, reads) for q in trial.given])
@@ -86,7 +85,7 @@ def question_reads(trial: Trial) -> None:
 
 
 def question_turns(trial: Trial) -> None:
-    """Checks that a step for earlier turns (`of_turns`) leaves questions without turns unchanged."""
+    """Checks that a step for earlier turns (`of_turns`) only skips its replies for other questions."""
     into = named(trial.step.writes(), "replies") if of_turns(trial.step) else []
     for before, after in zip(trial.given, trial.out, strict=True):
         if into and not before.turns:
@@ -205,11 +204,11 @@ def _expect(holds: bool, message: str) -> None:
 
 
 class Burst(Exception):
-    """Error of a step that reads a field which it did not declare: raised by `Bomb`."""
+    """Error of a step that reads a field without declaring it, raised by `Bomb`."""
 
 
 class Bomb:
-    """Placeholder for an undeclared field. It may be copied along; any other use raises Burst."""
+    """Placeholder for an undeclared field. Copying is allowed; any other use raises Burst."""
 
     def _burst(self, *args: Any, **kwargs: Any) -> Any:
         raise Burst("a field of the question was used")

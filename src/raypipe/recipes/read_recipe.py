@@ -2,8 +2,6 @@
 
 A variant is another recipe with some fields changed (`like`, `set`). `--set STEP[:INTO].FIELD=VALUE` changes
 the YAML tree before steps are built: the value is checked like the file's own, and is in the digest as well.
-`swapped` replaces one stage by that of another recipe, and `problems` lists every error in a recipe.
-`core.config` checks the values of fields.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any
 import yaml
 
 from raypipe.core import config
-from raypipe.core.config import Found, Resolve, Where, collected, did_you_mean
+from raypipe.core.config import Errors, Resolve, Where, collected, did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.recipes.recipe import Labels, Recipe, S, Stage
@@ -47,13 +45,12 @@ class WrittenStep:
 def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
     """Reads the recipe in a YAML file. `resolve` turns the names in steps (models, fitted numbers) into
     values. `find` returns the file of the recipe that a variant changes; None: that file is in the same
-    folder. Raises ConfError with the file, the place in it, and the expected and found values."""
+    folder."""
     return from_tree(path.stem, read_tree(path, find), Where(str(path)), resolve)
 
 
 def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str, Any]:
-    """Reads the tree of a recipe's file. For a variant, returns the complete recipe with the changed fields.
-    Raises as `load` does."""
+    """Reads the tree of a recipe's file; of a variant, the tree of the complete recipe with its changes."""
     tree, where = config.read_yaml(path), Where(str(path))
     if "like" not in tree:
         return tree
@@ -81,17 +78,16 @@ def copied_steps(tree: Mapping[str, Any], where: Where) -> tuple[list[WrittenSte
 
 
 def written_steps(
-    tree: Mapping[str, Any], half: str, where: Where, found: Found = None
+    tree: Mapping[str, Any], half: str, where: Where, errors: Errors = None
 ) -> Iterator[WrittenStep]:
-    """Yields the steps of one half of a tree. Raises ConfError at an error, unless `found` is given to
-    collect it."""
+    """Yields the steps of one half of a tree. Errors are collected in `errors`; None: the first is raised."""
     items, here, taken = tree.get(half, []), where.at(half), set[str]()
-    with collected(found):
-        if not isinstance(items, list):
-            items, given = (), items
-            raise here.error(f"expected a list of steps, found {config.kind_of(given)}")
+    if not isinstance(items, list):
+        with collected(errors):
+            raise here.error(f"expected a list of steps, found {config.kind_of(items)}")
+        return
     for i, item in enumerate(items):
-        with collected(found):
+        with collected(errors):
             step = _written(item, half, here.at(i), taken)
             taken.add(step.name)
             yield step
@@ -120,22 +116,21 @@ def _written(item: Any, half: str, where: Where, taken: Collection[str]) -> Writ
 
 
 def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve) -> Recipe:
-    """Builds the recipe from a parsed mapping with the keys about, corpus and question."""
+    """Builds a recipe from a parsed mapping with the keys about, corpus and question."""
     config.require_known(tree, KEYS, where)
     corpus, question = (stages(tree, half, where, resolve) for half in HALVES)
     return checked(Recipe(name, str(tree.get("about", "")), corpus, question), where)
 
 
 def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
-    """Returns all errors in a recipe's tree. Checks each field first; only if all are right, checks that the
-    steps fit together."""
-    found: list[RaypipeError] = [
+    """Returns all errors in a recipe's tree. Only if all fields are right, checks that the steps fit."""
+    errors: list[RaypipeError] = [
         where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), KEYS)}")
         for key in tree
         if key not in KEYS
     ]
-    corpus, question = (stages(tree, half, where, resolve, found) for half in HALVES)
-    return found or misfits(Recipe("checked", "", corpus, question), where)
+    corpus, question = (stages(tree, half, where, resolve, errors) for half in HALVES)
+    return errors or misfits(Recipe("checked", "", corpus, question), where)
 
 
 def checked(recipe: Recipe, where: Where) -> Recipe:
@@ -146,16 +141,14 @@ def checked(recipe: Recipe, where: Where) -> Recipe:
 
 
 def stages(
-    tree: Mapping[str, Any], half: str, where: Where, resolve: Resolve, found: Found = None
+    tree: Mapping[str, Any], half: str, where: Where, resolve: Resolve, errors: Errors = None
 ) -> tuple[Stage[Any], ...]:
-    """Builds the stages of one half of a tree. Raises ConfError at an error, unless `found` is given to
-    collect it."""
     made: list[Stage[Any]] = []
-    for step in written_steps(tree, half, where, found):
+    for step in written_steps(tree, half, where, errors):
         when: Mapping[str, Labels] = {}
-        with collected(found):
+        with collected(errors):
             when = _gate(step.fields.pop("when", {}), step.where.at("when"))
-        built = config.build(step.cls, step.fields, step.where, resolve, found)
+        built = config.build(step.cls, step.fields, step.where, resolve, errors)
         made.append(Stage(step.name, built, when, step.plugin))
     return tuple(made)
 
@@ -163,9 +156,7 @@ def stages(
 def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:
     """Reads a gate: for each reply a list of labels, or `{by: REPLY, LABEL: list, ..., else: list}`."""
     if not isinstance(tree, dict):
-        raise where.error(
-            f"expected a mapping of reply names to lists of labels, found {config.kind_of(tree)}"
-        )
+        raise where.error(f"expected reply names with lists of labels, found {config.kind_of(tree)}")
     gate: dict[str, Labels] = {}
     for reply, let_in in tree.items():
         here = where.at(reply)
@@ -173,7 +164,7 @@ def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:
             gate[reply] = _labels(let_in, here)
             continue
         if not isinstance(let_in.get("by"), str) or "else" not in let_in:
-            raise here.error("expected a list of labels, or a table of such lists with `by` and `else`")
+            raise here.error("expected a list of labels, or a table of lists with `by` and `else`")
         lists = {k: _labels(v, here.at(k)) for k, v in let_in.items() if k != "by"}
         gate[reply] = ByLabel(lists.pop("else"), let_in["by"], lists)
     return MappingProxyType(gate)
@@ -187,8 +178,8 @@ def _labels(tree: Any, where: Where) -> tuple[str, ...]:
 
 def swapped(recipe: Recipe, name: str, other: Recipe) -> Recipe:
     """Replaces the stage `name` by the stage of this name in `other`. A run of the result measures the share
-    of the stage in a difference between both recipes. Raises ConfError if a recipe lacks the stage, and if
-    the resulting steps do not fit together."""
+    of the stage in a difference between both recipes. Raises ConfError if a recipe lacks the stage, or if the
+    steps do not fit together."""
     for r in (recipe, other):
         known = [s.name for s in (*r.corpus, *r.question)]
         if name not in known:
@@ -214,8 +205,6 @@ _FORM = re.compile(r"\A([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FieldSetting:
-    """A value for one field of a step, from --set."""
-
     text: str  # setting as given
     step: str  # name of the step: VERB, VERB:INTO, or VERB#N if several are alike
     path: tuple[str, ...]  # the field; for a field that is a mapping, then the keys
@@ -230,10 +219,8 @@ def read_setting(text: str) -> FieldSetting:
     """
     found = _FORM.fullmatch(text)
     if found is None:
-        raise ConfError(
-            f"--set {text!r}: expected STEP.FIELD=VALUE, or STEP:INTO.FIELD=VALUE if several steps have "
-            "the same verb, such as split.child_chars=500"
-        )
+        form = "STEP.FIELD=VALUE, or STEP:INTO.FIELD=VALUE if several steps have the same verb"
+        raise ConfError(f"--set {text!r}: expected {form}, such as split.child_chars=500")
     step, path, value = found.groups()
     if not value.strip():
         raise ConfError(f"--set {text!r}: expected a value after `=`; write null for none")
@@ -241,8 +228,8 @@ def read_setting(text: str) -> FieldSetting:
 
 
 def read_points(text: str) -> list[str]:
-    """Reads `STEP.FIELD=V1,V2,...` into one setting per value. The values are a YAML list without its
-    brackets. Raises ConfError for another form, and for a repeated value.
+    """Reads `STEP.FIELD=V1,V2,...` into one setting per value. The values are a YAML list without brackets.
+    Raises ConfError for another form, and for a repeated value.
 
     >>> read_points("rerank.top=5,10")
     ['rerank.top=5', 'rerank.top=10']
@@ -263,7 +250,7 @@ def read_points(text: str) -> list[str]:
 
 
 def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) -> dict[str, Any]:
-    """Sets fields in a complete recipe's tree; returns a copy. Raises ConfError if a name matches no step or
+    """Sets fields in a copy of a complete recipe's tree. Raises ConfError if a name matches no step or
     several, if the step lacks the field, and if a field is set twice."""
     steps, out = copied_steps(tree, where)
     done: dict[tuple[str, ...], str] = {}

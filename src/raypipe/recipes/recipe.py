@@ -1,7 +1,7 @@
 """A recipe: a question-answering system as data, two lists of frozen steps with gates and digests.
 
-A recipe determines *what* is computed, and nothing else does. Batch sizes, actors, GPUs, paths and addresses
-are in the cluster file and are not part of a digest.
+A recipe determines *what* is computed. Batch sizes, actors, GPUs, paths and addresses are in the cluster file
+and are not part of a digest.
 """
 
 from __future__ import annotations
@@ -17,18 +17,8 @@ from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import CorpusStep, Model, Step
 from raypipe.core.records import Fault, Question, SourceKind, digest
 from raypipe.core.references import Reference
-from raypipe.recipes.step_contract import (
-    ChatKind,
-    N,
-    chat_kinds,
-    embedder_of,
-    named,
-    named_by,
-    of_turns,
-    searches_all,
-    source_kinds,
-    table_of,
-)
+from raypipe.recipes import step_contract
+from raypipe.recipes.step_contract import embedder_of, named, of_turns, table_of
 from raypipe.text.template import ByLabel
 
 S = TypeVar("S")
@@ -57,8 +47,8 @@ class Stage(Generic[S]):
         return type(self.step).__name__ if self.plugin is None else self.plugin.path
 
     def digest(self) -> str:
-        """Returns the digest of all that determines the stage's output: class, version, fields, gate, and a
-        foreign class's source. Adapters of a tokenizer's model are excluded: they do not change its counts.
+        """Returns the digest of all that determines the stage's output: class, version, fields, gate, and the
+        source of a class from outside. The adapters of a model that counts tokens do not: they are left out.
         """
         if self.written:
             return self.written
@@ -79,7 +69,7 @@ class Stage(Generic[S]):
 
     def gate_reads(self) -> frozenset[str]:
         """Returns the fields that the gate reads: `replies.NAME`."""
-        tables = [x.reads() for x in self.when.values() if isinstance(x, ByLabel)]
+        tables = (x.reads() for x in self.when.values() if isinstance(x, ByLabel))
         return frozenset(f"replies.{r}" for r in self.when).union(*tables)
 
 
@@ -92,13 +82,12 @@ def faults_at(stage: Stage[Step], question: Question) -> list[Fault]:
 
 
 def titled(name: str, sets: Sequence[str]) -> str:
-    """Returns a recipe's name with its --set values."""
     return f"{name} ({', '.join(sets)})" if sets else name
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A question-answering system as data. Make it with `load` or `from_tree`, which check it."""
+    """A question-answering system as data. `read_recipe.load` and `read_recipe.from_tree` check it."""
 
     name: str  # name for people; not identity
     about: str  # one sentence for people; not identity
@@ -109,18 +98,17 @@ class Recipe:
 
     @property
     def title(self) -> str:
-        """Name with the --set values."""
         return titled(self.name, self.sets)
 
     def digest(self) -> str:
-        """Returns the digest of all steps and gates that take part for a question without earlier turns."""
+        """Returns the digest of the steps and gates that act on a question without earlier turns."""
         asked = (s.digest() for s in self.question if not of_turns(s.step))
         return digest("recipe", *(s.digest() for s in self.corpus), "/", *asked)
 
     def turns_digest(self) -> str:
-        """Returns the digest of the steps that read earlier turns, or "" if there are none."""
-        found = [s.digest() for s in self.question if of_turns(s.step)]
-        return digest("turns", *found) if found else ""
+        """Returns the digest of the steps that read earlier turns; "" without such steps."""
+        steps = [s.digest() for s in self.question if of_turns(s.step)]
+        return digest("turns", *steps) if steps else ""
 
     @property
     def texts_table(self) -> str:
@@ -151,7 +139,8 @@ class Recipe:
 
     def writers(self) -> tuple[Model, ...]:
         """Returns the language models that the corpus half calls."""
-        return tuple(m for m in named_by(Model, *(s.step for s in self.corpus)) if m.kind == "generator")
+        models = step_contract.named_by(Model, *(s.step for s in self.corpus))
+        return tuple(m for m in models if m.kind == "generator")
 
     def unread(self) -> list[str]:
         """Returns a warning for each embedder that reads fewer tokens than a passage may have."""
@@ -166,13 +155,12 @@ class Recipe:
         return [s for s in self.corpus if table_of(s.step) == "vectors"]
 
     def source_kinds(self) -> tuple[SourceKind, ...]:
-        """Returns the kinds of sources that can be searched."""
-        named = [k for s in self.corpus if (k := source_kinds(s.step)) is not None]
-        return named[0] if named else get_args(SourceKind)
+        named = (k for s in self.corpus if (k := step_contract.source_kinds(s.step)) is not None)
+        return next(named, get_args(SourceKind))
 
     def searches_all(self) -> bool:
         """Returns whether a step searches the whole store even for questions with citations."""
-        return any(searches_all(s.step) for s in self.question)
+        return any(step_contract.searches_all(s.step) for s in self.question)
 
     def conditions(self) -> dict[str, str]:
         """Maps each stage with a condition (field `where` of its step) to that condition."""
@@ -181,40 +169,40 @@ class Recipe:
     def needs_passages(self) -> bool:
         """Returns whether passages are the recipe's only evidence: it reads the index, and no reference, such
         as a graph, brings evidence."""
-        reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
-        return bool(reads) and not any(ref.is_evidence for ref in self.named(Reference))
+        return bool(self._of_index()) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def reads_cited_alone(self) -> bool:
-        """Returns whether the recipe only reads the cited sources, and searches nothing. Such a recipe has no
+        """Returns whether the recipe reads the cited sources and searches nothing. Such a recipe has no
         evidence for a question without citations."""
-        reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
-        return self.needs_passages() and reads <= OF_FOUND
+        return self.needs_passages() and self._of_index() <= OF_FOUND
+
+    def _of_index(self) -> set[str]:
+        return {field for s in self.question for field in s.step.reads() if field.startswith("index.")}
 
     def models(self) -> tuple[Model, ...]:
         """Returns every model that a step names, each once, in order of appearance."""
         return tuple(self.named(Model))
 
-    def chats(self) -> list[ChatKind]:
-        """Returns the kinds of chats that its steps send."""
-        return chat_kinds(*(s.step for s in (*self.corpus, *self.question)))
+    def chats(self) -> list[step_contract.ChatKind]:
+        return step_contract.chat_kinds(*(s.step for s in (*self.corpus, *self.question)))
 
-    def named(self, kind: type[N]) -> list[N]:
-        """Returns the models or references of all steps, as `named_by` does."""
-        return named_by(kind, *(s.step for s in (*self.corpus, *self.question)))
+    def named(self, kind: type[step_contract.N]) -> list[step_contract.N]:
+        """Returns the models or references of all steps, as `step_contract.named_by` does."""
+        return step_contract.named_by(kind, *(s.step for s in (*self.corpus, *self.question)))
 
 
 OF_FOUND = {"index.text", "index.hidden", "index.blocks", "index.layouts"}
-"""Fields of the index about sources and passages already found. Only a search reads other fields."""
+"""Fields of the index that describe cited or found sources. Any other field is read by a search."""
 
 
 def row_key(question: Question, snapshot: str, everything: bool = False, turns: str = "") -> str:
-    """Returns the digest of a question's text, body, time and evidence. Questions with equal keys get equal
-    answers from one recipe.
+    """Returns the key of a question's answer. Questions with equal keys get equal answers from one recipe.
 
-    The evidence is the citations in order, with the fields that a recipe can show. Without citations it is
-    the snapshot of the corpus. With `everything`, which says that the recipe searches the whole store, or
-    with a condition `where`, it is citations and snapshot. If the question has earlier turns and the recipe
-    reads them, the key covers them and `turns`, the `Recipe.turns_digest`.
+    The key covers text, body, time and evidence. The evidence is the citations in order, with the fields that
+    a recipe can show. Without citations it is the snapshot, the searched sources of the store. With
+    `everything` (the recipe searches the whole store) or a condition `where` it is citations and snapshot. If
+    the question has earlier turns, and the recipe reads them, the key also covers the turns and `turns`, the
+    `Recipe.turns_digest`.
     """
     evidence = [
         part
@@ -235,8 +223,8 @@ RANKING = ("order", "hits", "citations")
 
 
 def ranking_of(recipe: Recipe) -> Recipe:
-    """Reduces a recipe to the steps that rank, and the steps that they depend on. Drops the gates on replies
-    of dropped steps, so questions that such a gate would keep out are ranked, too. Raises ConfError if the
+    """Reduces a recipe to the steps that rank, and to steps that these read from. Drops the gates on replies
+    of dropped steps, so a question that such a gate would keep out is ranked, too. Raises ConfError if the
     recipe ranks nothing."""
     needed: set[str] = set()
     kept: list[Stage[Step]] = []
@@ -249,9 +237,9 @@ def ranking_of(recipe: Recipe) -> Recipe:
         if not ranks:
             needed |= stage.gate_reads()
         kept.insert(0, stage)
-    if not any(w.startswith(RANKING) for s in kept for w in s.step.writes()):
-        raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
     written = {w for s in kept for w in s.step.writes()}
+    if not any(w.startswith(RANKING) for w in written):
+        raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
     ungated = []
     for stage in kept:  # drops the gates that read a reply of a dropped step
         when = {r: x for r, x in stage.when.items() if replace(stage, when={r: x}).gate_reads() <= written}

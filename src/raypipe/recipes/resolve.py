@@ -1,7 +1,7 @@
 """Resolution of the names in a recipe: models, prompts, grammars, schemas, fitted numbers.
 
 A name is looked up in the folders of conf. A step receives the value, never the name: a prompt's text, a
-model's identity, a grammar's bytes. So a file may move, but a changed word in it changes the digest.
+model's identity, a grammar's bytes. So a file may move, but a changed word changes the digest.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ FILES: Registry[type[Any]] = Registry("files", {}, "a dataclass")
 
 
 def file_record(hint: type[Any]) -> type[Any]:
-    """Returns the record type of the files in the folder that `hint` names: `hint` itself, or a plugin's type
-    if it is abstract. Raises ConfError if no plugin registers one."""
+    """Returns the record type of the files in the folder of `hint`: `hint`, or a plugin's type if `hint` is
+    abstract. Raises ConfError if no plugin has one."""
     if is_dataclass(hint):
         return hint
     folder: str = hint.FOLDER
@@ -56,27 +56,26 @@ def file_record(hint: type[Any]) -> type[Any]:
 
 
 class Readers(Mapping[Any, Read[Any]]):
-    """Readers of field values by type: the given ones, and others made on demand. These are for references
-    to entries of graphs.yaml, for records in files of a conf folder, and for tables of values by label."""
+    """Readers of field values by type: the given ones, and others made on demand. The latter read references
+    to entries of graphs.yaml, records in files of a conf folder, and tables of values by label."""
 
     def __init__(self, files: Conf, places: Mapping[str, str], known: Mapping[Any, Read[Any]]) -> None:
         self._files, self._places = files, places
         self._known: dict[Any, Read[Any]] = dict(known)
 
     def __getitem__(self, hint: Any) -> Read[Any]:
-        if hint not in self._known:
-            self._known[hint] = self._made(hint)
-        return self._known[hint]
-
-    def _made(self, hint: Any) -> Read[Any]:
+        if hint in self._known:
+            return self._known[hint]
         if isinstance(hint, type) and issubclass(hint, Reference):
-            return _entry(hint, self._files, self._places, self)
-        if isinstance(hint, type) and (folder := getattr(hint, "FOLDER", None)) is not None:
-            return _written(file_record(hint), folder, partial(self._files.below, folder))
-        if get_origin(hint) is ByLabel:
+            made = _entry(hint, self._files, self._places, self)
+        elif isinstance(hint, type) and (folder := getattr(hint, "FOLDER", None)) is not None:
+            made = _written(file_record(hint), folder, partial(self._files.below, folder))
+        elif get_origin(hint) is ByLabel:
             [of] = get_args(hint)
-            return _by_label(config.reader(of, self), needs_else=type(None) not in get_args(of))
-        raise KeyError(hint)
+            made = _by_label(config.reader(of, self), needs_else=type(None) not in get_args(of))
+        else:
+            raise KeyError(hint)
+        return self._known.setdefault(hint, made)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._known)
@@ -91,9 +90,9 @@ def resolvers(
     graphs: Mapping[str, str] = MappingProxyType({}),
     instead: Mapping[Any, Read[Any]] = MappingProxyType({}),
 ) -> Readers:
-    """Returns readers for every type that a field of a step can name. `graphs`: name of an entry of
-    graphs.yaml -> place of its data; the key "" has the place of another entry that it belongs to
-    (`Reference.lies_at`). `instead`: type -> reader that replaces the usual one."""
+    """Returns readers for every type that a field of a step can name. `graphs`: entry of graphs.yaml -> place
+    of the data; the key "" has a place for any entry that it fits (`Reference.lies_at`). `instead`: type ->
+    reader that replaces the usual one."""
     known: dict[Any, Read[Any]] = {
         Model: _model(models),
         **{c: _written(c, "fitted", partial(files.find, "fitted")) for c in FITTED},
@@ -112,7 +111,7 @@ def prompt_file(files: Conf, name: str) -> Prompt:
 
 
 def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
-    """Returns the value for a name in a file. Errors give the place of the name in the file."""
+    """Finds the value of a name. Errors give the place of the name in its file."""
     if not isinstance(value, str):
         raise where.error(f"expected the name of {what}, found {config.kind_of(value)}")
     try:
@@ -122,10 +121,11 @@ def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
 
 
 def _model(models: Catalog) -> Read[Model]:
-    def find(where: Where) -> Callable[[str], Model]:
-        return models.tokenizer if where.path.endswith(".tokenizer") else models.model
+    def read(value: Any, where: Where) -> Model:
+        find = models.tokenizer if where.path.endswith(".tokenizer") else models.model
+        return _named(value, where, "a model", find)
 
-    return lambda value, where: _named(value, where, "a model", find(where))
+    return read
 
 
 def _grammar(files: Conf) -> Read[Grammar]:
@@ -153,7 +153,7 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
 
 
 def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], resolve: Resolve) -> Read[Any]:
-    """Makes a reader for the name of an entry in graphs.yaml, whose `kind` must be one of the class's own."""
+    """Makes a reader for the name of an entry in graphs.yaml of one of the kinds of `cls`."""
 
     def find(name: str) -> Reference[Any]:
         path = files.file("graphs.yaml")

@@ -1,15 +1,9 @@
-"""Optional methods and fields of steps, with a default for each.
-
-Each function here reads such a method or field of a step, or returns the default if the step lacks it. So
-callers need not know the class of a step.
-"""
+"""Optional methods and fields of steps, each with a default, so callers need not know the class of a step."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from raypipe.core import plugins
@@ -17,14 +11,12 @@ from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate
 from raypipe.core.llm import Sampling
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Kit, Model, Reach, Step
+from raypipe.core.protocols import CorpusStep, Kit, Model, Step
 from raypipe.core.records import Question, SourceKind
 from raypipe.core.references import Reference
 
 Table: TypeAlias = Literal["texts", "passages", "vectors"]
 """Tables that the corpus half fills, in this order."""
-
-RANKING = frozenset({"hits", "order"})
 
 
 def named(fields: Iterable[str], kind: Literal["replies", "hits"]) -> list[str]:
@@ -45,37 +37,36 @@ def step_class(path: str) -> tuple[type[Any], Plugin]:
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
-    """Returns the token limit of a deciding step's answers, with the tokenizer that counts, by the step's
-    method `answer_cut`. By default returns None: answers have no limit."""
+    """Returns the token limit of a deciding step's answers, with the tokenizer that counts. By default
+    returns None: answers have no limit."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
 
 
 def answering(step: Step) -> tuple[str, ...]:
-    """Returns the replies that a deciding step takes the answer from, first choice first, by its method
-    `prefers`. By default they are not known."""
+    """Returns the replies that a deciding step takes the answer from (`prefers`), first choice first. By
+    default they are not known: ()."""
     prefers: Callable[[], tuple[str, ...]] | None = getattr(step, "prefers", None)
     return () if prefers is None else prefers()
 
 
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
-    """Returns the kinds of sources to search: field `kinds` of a step that reads `content`. Returns None, for
-    all kinds, if the step lacks that field or reads no `content`."""
+    """Returns the kinds of sources to search: field `kinds` of a step that reads `content`. By default
+    returns None: all kinds."""
     kinds = getattr(step, "kinds", None)
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
 
 def searches_all(step: Step) -> bool:
-    """Returns whether the step searches the whole store even for questions with citations (`scope`); by
-    default not."""
+    """Returns whether the step searches the whole store even for questions with citations (`scope`)."""
     return getattr(step, "scope", "own") == "all"
 
 
 def approximate(step: Step) -> tuple[Approximate, int] | None:
-    """Returns the settings and number of chunks of an approximate search: fields `ann` and `top` of the step.
-    By default returns None: the step searches exactly, or not at all."""
-    how = getattr(step, "ann", None)
-    return None if how is None else (how, cast(Any, step).top)
+    """Returns the fields `ann` and `top` (chunks to find) of a step that searches approximately. By default
+    returns None: the step searches exactly, or not at all."""
+    settings = getattr(step, "ann", None)
+    return None if settings is None else (settings, cast(Any, step).top)
 
 
 def table_of(step: CorpusStep) -> Table:
@@ -84,7 +75,6 @@ def table_of(step: CorpusStep) -> Table:
 
 
 def table_with(writes: frozenset[str] | tuple[str, ...], reads: frozenset[str] = frozenset()) -> Table:
-    """Returns the table that a corpus step with these columns fills."""
     if "vector" in writes:
         return "vectors"
     return "passages" if "chunk_text" in writes or "chunk_text" in reads else "texts"
@@ -96,13 +86,12 @@ def decides(step: Step) -> bool:
 
 
 def of_turns(step: Step) -> bool:
-    """Returns whether the step acts only on questions with earlier turns (`of_turns`); by default not. For a
-    question without turns the step's reply is skipped, and the question's key does not cover the step."""
+    """Returns whether the step acts only on questions with earlier turns; by default not. For a question
+    without turns the step's reply is skipped, and the question's key does not cover the step."""
     return getattr(step, "of_turns", False)
 
 
 def given_by_fit(step: Step) -> frozenset[str]:
-    """Returns the fields that a fit sets, by the step's attribute `given_by_fit`; by default none."""
     return getattr(step, "given_by_fit", frozenset())
 
 
@@ -118,8 +107,8 @@ def shows_passages(step: Step) -> bool:
 
 
 def shown_of(step: Step, kit: Kit) -> Shown:
-    """Returns the function that gives the passage text a step reads, by its method `shown`. By default it
-    reads all passages of the ranking."""
+    """Opens the function that gives the passage text a step reads, by the step's method `shown`. By default a
+    step reads all passages of the ranking."""
     opened: Callable[[Kit], Shown] | None = getattr(step, "shown", None)
     if opened is not None:
         return opened(kit)
@@ -132,24 +121,21 @@ def shown_of(step: Step, kit: Kit) -> Shown:
 
 
 def holds_golds(step: Step) -> bool:
-    """Returns whether the step's fields contain golds (`holds_golds`), as in a recipe that makes labels; by
-    default not. A run with such a step cannot be promoted."""
+    """Returns whether the step's fields contain golds, as in a recipe that makes labels; by default not. A
+    run with such a step cannot be promoted."""
     return getattr(step, "holds_golds", False)
 
 
 def models_of(step: Step | CorpusStep) -> list[Model]:
-    """Returns the models that a step names, itself or by its references, each once."""
+    """Returns the models in a step's fields and references, each once."""
     return named_by(Model, step)
 
 
 def asked_models(step: Step | CorpusStep) -> list[Model]:
-    """Returns the models that a step calls. Excludes models of kind tokenizer. Excludes also a language model
-    that only the field `tokenizer` names, since it only counts tokens."""
-    found: list[Any] = []
-    for f in dataclasses.fields(cast(Any, step)):
-        if f.name != "tokenizer":
-            _collect(getattr(step, f.name), found)
-    return [m for m in found if isinstance(m, Model) and m.kind != "tokenizer"]
+    """Returns the models that a step calls, each once. Models that only count tokens are left out: those of
+    kind tokenizer, and a language model that only the field `tokenizer` names."""
+    fields = [getattr(step, f.name) for f in dataclasses.fields(cast(Any, step)) if f.name != "tokenizer"]
+    return [m for m in _named(*fields) if isinstance(m, Model) and m.kind != "tokenizer"]
 
 
 ChatKind: TypeAlias = tuple[Model, Sampling, str | None]
@@ -157,8 +143,8 @@ ChatKind: TypeAlias = tuple[Model, Sampling, str | None]
 
 
 def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
-    """Returns the kinds of chats that steps send, by their methods `sampling` and fields `adapter`. By
-    default a chat samples at most 16 tokens, without an adapter."""
+    """Returns the kinds of chats that steps send (method `sampling`, field `adapter`). By default a chat
+    samples at most 16 tokens, without an adapter."""
     found: list[ChatKind] = []
     for step in steps:
         sampling = step.sampling() if hasattr(step, "sampling") else Sampling(max_tokens=16)
@@ -173,7 +159,7 @@ def requested_by(step: Step | CorpusStep) -> list[Reference[Any]]:
 
 
 def embedder_of(step: Step | CorpusStep) -> Model:
-    """Returns the only embedder of a step that embeds or searches by vectors. Raises ValueError otherwise."""
+    """Returns the only embedder in a step's fields. Raises ValueError for none or several."""
     found = [m for m in models_of(step) if m.kind == "embedder"]
     if len(found) != 1:
         names = ", ".join(m.name for m in found) or "none"
@@ -186,56 +172,21 @@ N = TypeVar("N", bound=Model | Reference[Any])
 
 def named_by(kind: type[N], *steps: Step | CorpusStep) -> list[N]:
     """Returns the models or references in the fields of steps, each once, in order of appearance. Absent
-    models are omitted."""
+    models (loader: none) are left out."""
+    return [v for v in _named(*steps) if isinstance(v, kind)]
+
+
+def _named(*values: Any) -> list[Any]:
+    """Returns the models and references in values, at any depth, each once."""
     found: list[Any] = []
-    for step in steps:
-        _collect(step, found)
-    return [value for value in found if isinstance(value, kind)]
-
-
-def _collect(value: Any, found: list[Any]) -> None:
-    if (
-        isinstance(value, Model | Reference)
-        and value not in found
-        and not (isinstance(value, Model) and value.absent)
-    ):
-        found.append(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, Model):
-        for f in dataclasses.fields(value):
-            _collect(getattr(value, f.name), found)
-    elif isinstance(value, tuple):
-        for v in value:
-            _collect(v, found)
-    elif isinstance(value, Mapping):
-        for v in value.values():
-            _collect(v, found)
-
-
-def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """Returns upper bounds on the step's calls and passages for a question, by its method `bound`. By default
-    calls are unbounded, and so is a ranking that the step writes. `reach`: bounds on the question's passages
-    before the step."""
-    bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
-    if bound is not None:
-        return bound(question, reach)
-    if not step.writes().isdisjoint(RANKING):
-        reach = replace(reach, hits=math.inf, order=math.inf)
-    asked = asked_models(step)
-    tokens = math.inf if any(m.kind == "generator" for m in asked) else 0
-    return Bound(
-        math.inf, reach, tokens=tokens, reply_tokens=tokens, dim=max((m.dim for m in asked), default=0)
-    )
-
-
-def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """Returns upper bounds on the step's calls and rows for a source of `chars` characters, by its method
-    `bound`. By default they are infinite, and also for an unknown length (math.inf)."""
-    bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
-    if bound is None or math.isinf(chars):
-        return CorpusBound(math.inf, math.inf, math.inf)
-    return bound(chars)
-
-
-def is_bounded(step: Step | CorpusStep) -> bool:
-    """Returns whether the step declares a bound."""
-    return hasattr(step, "bound")
+    waiting = list(reversed(values))
+    while waiting:
+        value, parts = waiting.pop(), list[Any]()
+        if isinstance(value, Model | Reference) and value not in found:
+            found.append(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, Model):
+            parts = [getattr(value, f.name) for f in dataclasses.fields(value)]
+        elif isinstance(value, tuple | Mapping):
+            parts = list(value.values() if isinstance(value, Mapping) else value)
+        waiting += reversed(parts)
+    return [v for v in found if not (isinstance(v, Model) and v.absent)]

@@ -1,9 +1,4 @@
-"""Verbs of recipes, and checks that the steps of a recipe fit together.
-
-Each field that a step reads must be written by an earlier step, and fitted numbers must belong to the recipe.
-A verb, such as `rerank`, names the class of a step. This module holds the classes of all verbs, of the core
-and of plugins. It also reads the origin of fitted numbers from steps and from adapter folders.
-"""
+"""Verbs of recipes with the classes of their steps, and checks that the steps of a recipe fit together."""
 
 from __future__ import annotations
 
@@ -82,9 +77,9 @@ STEPS: Mapping[str, type[Any]] = ChainMap(QUESTION_STEPS, CORPUS_STEPS)  # type:
 
 
 def step_of(half: str, verb: str) -> tuple[type[Any], Plugin | None]:
-    """Returns the class of a verb. Returns also the class's origin if the digest of its source is part of a
-    step's identity; None for the core and for plugins with locked versions. Raises KeyError if the half lacks
-    the verb, and ConfError if a plugin's class is not a step."""
+    """Returns the class of a verb, and the class's origin if the digest of the source is part of a step's
+    identity; None for the core and for plugins with locked versions. Raises KeyError if the half lacks the
+    verb, and ConfError if a plugin's class is not a step."""
     added = HALVES[half].added(verb)
     return (HALVES[half][verb], None) if added is None or added.table.locked else step_class(added.value)
 
@@ -94,68 +89,56 @@ GIVEN = frozenset({"text", "body", "asked_at", "citations", "turns", "index.layo
 
 
 def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
-    """Returns an error for each place where steps do not fit together. The error for a field that no earlier
-    step writes names the reading step and the field."""
-    found: list[RaypipeError] = []
+    """Returns an error for each place where steps do not fit together: a step reads a field that no earlier
+    step writes, fitted numbers belong to another recipe, or a step serves neither answer nor ranking."""
+    errors: list[RaypipeError] = []
     columns = frozenset({"source", "kind", "content", "fault"})
     for i, stage in enumerate(recipe.corpus):
         here = where.at("corpus").at(i)
-        found += _unwritten(stage, stage.step.reads(), columns, here)
+        errors += _unwritten(stage, stage.step.reads(), columns, here)
         columns |= stage.step.writes()
         if table_of(stage.step) == "vectors":
-            with collected(found):
+            with collected(errors):
                 _embedder(stage, here)
     known = GIVEN | {f"index.{c}" for c in columns}
     for i, q in enumerate(recipe.question):
         here = where.at("question").at(i)
-        found += _unwritten(q, q.step.reads() | q.gate_reads(), known, here)
+        errors += _unwritten(q, q.step.reads() | q.gate_reads(), known, here)
         if "index.vector" in q.step.reads():
-            with collected(found):
+            with collected(errors):
                 if (model := _embedder(q, here)) not in recipe.embedders():
                     embedded = ", ".join(m.name for m in recipe.embedders()) or "nothing"
                     raise here.error(
                         f"{q.name} searches vectors of {model.name!r}; the corpus half embeds {embedded}"
                     )
         known |= q.step.writes()
-    found += _small_pools(recipe, where.at("question"))
+    errors += _small_pools(recipe, where.at("question"))
     for i, q in enumerate(recipe.question):
         on = fitted_on(q.step)
         if on is not None and on.basis and on.basis != (rests_on := basis(recipe, q.name)):
-            found.append(
-                where.at("question")
-                .at(i)
-                .error(
-                    f"{q.name}: expected fitted numbers of this recipe ({rests_on[:8]}), found some of "
-                    f"{on.recipe} ({on.basis[:8]}): a step before it, or one of its fields, differs from the "
-                    f"recipe that they were fitted to. Fit again: raypipe fit {q.verb} RUN, a run of this "
-                    "recipe without them; or leave fitted out"
-                )
+            message = (
+                f"{q.name}: expected fitted numbers of this recipe ({rests_on[:8]}), found some of "
+                f"{on.recipe} ({on.basis[:8]}): an earlier step or a field differs. Fit again: raypipe fit "
+                f"{q.verb} RUN, a run of this recipe without them; or leave fitted out"
             )
-    with collected(found):  # either the last step decides, or every step serves a ranking
+            errors.append(where.at("question").at(i).error(message))
+    with collected(errors):  # either the last step decides, or every step serves a ranking
         deciding = [i for i, s in enumerate(recipe.question) if decides(s.step)]
         if deciding and deciding[-1] == len(recipe.question) - 1:
-            return found
+            return errors
         if deciding or not recipe.question:
-            raise where.at("question").error(
-                "the last step must be decide: it says which reply is the answer"
-            )
+            raise where.at("question").error("the last step must be decide: it chooses the answer's reply")
         kept = {s.name for s in ranking_of(recipe).question}
         for i, q in enumerate(recipe.question):
             if q.name not in kept:
-                raise (
-                    where.at("question")
-                    .at(i)
-                    .error(
-                        f"{q.name} does not help to rank, and no decide takes its reply: remove it, or end "
-                        "with decide"
-                    )
-                )
-    return found
+                useless = f"{q.name} does not help to rank, and no decide takes its reply"
+                raise where.at("question").at(i).error(f"{useless}: remove it, or end with decide")
+    return errors
 
 
 def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
-    """Yields an error for each pool that keeps fewer passages than later steps seek in it. A pool of K
-    passages must hold the M + N that two steps seek: WeKnow's K >= M + N."""
+    """Yields an error for each pool that keeps fewer passages than later steps seek there: WeKnow's K >= M +
+    N for a pool of K, in which two steps seek M and N."""
     searches = [(i, s) for i, s in enumerate(recipe.question) if getattr(s.step, "among", ())]
     for i, pool in enumerate(recipe.question):
         name: str | None = getattr(pool.step, "into", None)
@@ -163,10 +146,8 @@ def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
         wanted = sum(getattr(s.step, "top", 0) for s in inside)
         if inside and (kept := getattr(pool.step, "top", wanted)) < wanted:
             names = " and ".join(s.name for s in inside)
-            yield where.at(i).error(
-                f"{pool.name} keeps {kept} passages and {names} look for {wanted} among them; "
-                f"expected top: {wanted} or more"
-            )
+            looked = f"{pool.name} keeps {kept} passages and {names} look for {wanted} among them"
+            yield where.at(i).error(f"{looked}; expected top: {wanted} or more")
 
 
 def _embedder(stage: Stage[Any], where: Where) -> Model:
@@ -219,9 +200,9 @@ def fitted_on(step: Any) -> FittedOn | None:
 
 
 def basis(recipe: Recipe, name: str) -> str:
-    """Returns the digest of all that numbers fitted for one stage depend on. It covers all stages before it,
-    and its own fields except those that the fit sets (`given_by_fit`). A reference that brings evidence
-    counts only by its name, so a daily update of a graph leaves a fit valid."""
+    """Returns the digest of all that numbers fitted for one stage depend on: all stages before, and the
+    stage's fields except those that the fit sets (`given_by_fit`). A reference that brings evidence counts
+    only by name, so a daily update of a graph leaves a fit valid."""
     before: list[str] = [_named(s, frozenset()) for s in recipe.corpus]
     for stage in (s for s in recipe.question if not of_turns(s.step)):
         if stage.name == name:

@@ -4,9 +4,9 @@
 a `Gone`. Both compare ids and addresses, never words.
 
 An answer rests on each source that it cites, found or quotes. A cached reply records the recipe and
-questions, or the sources, that it was requested for (`core.calls`). A reply requested for sources is kept if
-none of these sources is a target. A reply requested for questions is kept if each of these questions has a
-stored answer by the recorded recipe, and none of these answers rests on a target.
+questions, or the sources, that it was requested for (`core.call_context`). A reply requested for sources is
+kept if none of these sources is a target. A reply requested for questions is kept if each of these questions
+has a stored answer by the recorded recipe, and none of these answers rests on a target.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from raypipe.core.arrow import id_texts, with_id_texts
-from raypipe.core.calls import OF_SOURCES
+from raypipe.core.call_context import OF_SOURCES
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 from raypipe.runs.pipeline.ingest_staging import FORMAT, Tombstone, tombstones

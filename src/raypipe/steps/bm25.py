@@ -1,6 +1,4 @@
-"""Keyword search. `Tokenize` stores the word hashes of each text. `Bm25` ranks the passages of a question's
-own sources, or of the whole store. Words are compared only as hashes.
-"""
+"""Keyword search: `Tokenize` stores the word hashes of each text, `Bm25` ranks passages by these hashes."""
 
 from __future__ import annotations
 
@@ -15,7 +13,8 @@ from raypipe.core.digests import ADDED
 from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Build, CorpusBound, Kit, Reach
 from raypipe.core.records import Hit, Question, parse_chunk_id
-from raypipe.steps.rows import Scope, add_hits, best_first, grown, pool_of, scopes_of
+from raypipe.steps.field_checks import require_positive
+from raypipe.steps.hits import Scope, add_hits, best_first, grown, pool_of, scopes_of
 from raypipe.text import bm25
 from raypipe.text.filters import parse
 from raypipe.text.template import PLAIN, query_reads, query_renderer
@@ -31,8 +30,8 @@ class Bm25:
     """Adds the `top` best passages by BM25 to `hits`. A passage must contain a word of the query.
 
     The statistics (idf, mean length) come from the sources that the question cites, so citations of other
-    questions have no influence. With `scope: all`, or without citations, they come from the whole store. The
-    step does not change `order`, the question's ranking; `fuse` ranks the new hits.
+    questions have no influence. With `scope: all`, or without citations, they come from the whole store.
+    `order`, the question's ranking, does not change: `fuse` ranks the new hits.
 
     `kinds` and `among` restrict the hits but not the statistics, so a passage has the same score in every
     such step. WeKnow (section 3.2) has three such steps: one finds pages, one finds snippets and names, and
@@ -57,8 +56,7 @@ class Bm25:
         query_reads(self.query)
         if self.where:
             parse(self.where)
-        if self.top < 1:
-            raise ValueError(f"top: expected at least 1 passage, found {self.top}")
+        require_positive(self, "top")
 
     def reads(self) -> frozenset[str]:
         found = {"hits", *(f"hits.{n}" for n in self.among)} if self.among else set()
@@ -94,9 +92,8 @@ class Bm25:
     async def _in_snapshot(
         self, index: Index, questions: list[Question], queries: list[np.ndarray]
     ) -> list[list[Hit]]:
-        """Returns the hits of questions that search the whole snapshot, computed from the stored postings.
-
-        Returns [] if the index keeps no postings. Memory holds one segment of the postings at a time."""
+        """Returns the hits of questions that search the whole snapshot, from the stored postings; [] if the
+        index keeps none. Memory holds one segment of the postings at a time."""
         words = np.unique(np.concatenate([np.zeros(0, np.uint64), *queries]))
         tables = await index.postings(self.words, words) if questions else None
         if tables is None:

@@ -1,22 +1,25 @@
-"""Compression: cuts the passages of a ranking to their most relevant sentences, within a token budget.
+"""Compression: cuts the passages of a ranking to the most relevant sentences, within a token budget.
 
-The kept sentences are spans of their sources, so every quote from them matches the source exactly.
+The kept sentences are spans of sources, so a quote from a sentence matches the source exactly.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from raypipe.core.llm import Sampling
-from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
+from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
+from raypipe.steps.chats import Numbers, number_asker, skipping, with_replies
 from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
-from raypipe.steps.rows import add_hits, number_asker, require_prompt, skipping, with_replies
+from raypipe.steps.field_checks import require_positive, require_prompt
+from raypipe.steps.hits import add_hits
 from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.context import Piece, joined, pack
@@ -25,6 +28,10 @@ from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
 from raypipe.text.words import require_splitter
 
+Candidates: TypeAlias = Sequence[Sequence[Sentence]]
+"""Candidate sentences of each question."""
+Choice: TypeAlias = tuple[tuple[int, ...], Reply | None]
+"""Positions of a question's candidates, best first, and the generator's faulty reply if there is one."""
 SENTENCES = "sentences"
 """Variable that a prompt of this step may use besides fields and replies: the sentences, numbered from 1."""
 
@@ -37,15 +44,14 @@ class Compress:
     sentences that share most words with the query. With an `embedder`, the ranker of `extract` orders the
     candidates. With a generator `model`, the model replies with the numbers of the sentences that an answer
     needs, the most important first. Sentences are taken in this order; a sentence that does not fit is left
-    out. Sentences that are neighbours in a source are then joined.
+    out. Neighbours in a source are then joined to one piece, a new hit with the score `into`; old hits
+    remain.
 
-    Each joined piece is a new hit with the score `into` (bigger is better); old hits remain. The budget
-    covers the context in the layout `docs`, as `tokenizer` counts it, and is never exceeded: `order` is empty
-    if no sentence fits. The reply `into` counts sentences and tokens.
-
-    If the generator's reply is missing or unreadable, that fault is the reply `into`, and the sentences that
-    share most words with the query are taken first. If the model is declared absent (loader: none), `order`
-    remains and the reply is skipped.
+    The budget covers the context in the layout `docs`, as `tokenizer` counts it, and is never exceeded:
+    `order` is empty if no sentence fits. The reply `into` counts sentences and tokens. If the generator's
+    reply is missing or unreadable, that fault is the reply `into`, and the sentences that share most words
+    with the query are taken first. If the model is declared absent (loader: none), `order` remains and the
+    reply is skipped.
     """
 
     tokens: int  # budget of the kept sentences
@@ -65,9 +71,7 @@ class Compress:
 
     def __post_init__(self) -> None:
         query_reads(self.query)
-        for name in ("tokens", "passages", "sentences", "scored"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        require_positive(self, "tokens", "passages", "sentences", "scored")
         if (self.model is None) == (self.embedder is None):
             raise ValueError("expected embedder, or model and prompt, found both or neither")
         if (self.model is None) != (self.prompt is None):
@@ -107,7 +111,13 @@ class Compress:
         require_splitter()
         index, tokenize = kit.index(), kit.tokenizer(self.tokenizer)
         render, most = query_renderer(self.query), (self.passages, self.sentences, self.scored)
-        chosen = self._by_ranker(kit) if self.model is None else self._by_generator(kit, self.model)
+        if self.embedder is not None:
+            chosen = partial(self._by_ranker, kit.embedder(self.embedder))
+        else:
+            assert self.model and self.prompt
+            step, generate = f"compress:{self.into}", kit.generator(self.model)
+            asker = number_asker(generate, self.prompt, SENTENCES, self.sampling(), step)
+            chosen = partial(self._by_generator, asker)
 
         async def ask(questions: list[Question]) -> list[Question]:
             queries = [render(q) for q in questions]
@@ -120,37 +130,24 @@ class Compress:
 
         return ask
 
-    def _by_ranker(self, kit: Kit) -> Chooser:
-        assert self.embedder is not None
-        embed = kit.embedder(self.embedder)
+    async def _by_ranker(
+        self, embed: Embed, questions: Sequence[Question], queries: Sequence[str], found: Candidates
+    ) -> list[Choice]:
+        rows = zip(queries, found, await cosines_of(embed, queries, found), strict=True)
+        return [(choose(q, some, by, self.fitted).order if some else (), None) for q, some, by in rows]
 
-        async def choices(
-            questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
-        ) -> list[Choice]:
-            rows = zip(queries, found, await cosines_of(embed, queries, found), strict=True)
-            return [(choose(q, some, by, self.fitted).order if some else (), None) for q, some, by in rows]
-
-        return choices
-
-    def _by_generator(self, kit: Kit, model: Model) -> Chooser:
-        assert self.prompt is not None
-        step = f"compress:{self.into}"
-        ask_numbers = number_asker(kit.generator(model), self.prompt, SENTENCES, self.sampling(), step)
-
-        async def choices(
-            questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
-        ) -> list[Choice]:
-            shown = [[escape_markup(" ".join(s.text.split())) for s in some] for some in found]
-            out: list[Choice] = []
-            for i, numbers in enumerate(await ask_numbers(questions, shown)):
-                if isinstance(numbers, Reply):
-                    words = evidence.words_of(queries[i], found[i])
-                    order = np.argsort(-(words.overlap + words.around), kind="stable")
-                    out.append((tuple(order.tolist()), numbers))
-                else:
-                    out.append((tuple(n - 1 for n in numbers), None))
-            return out
-
+    async def _by_generator(
+        self, ask: Numbers, questions: Sequence[Question], queries: Sequence[str], found: Candidates
+    ) -> list[Choice]:
+        shown = [[escape_markup(" ".join(s.text.split())) for s in some] for some in found]
+        choices: list[Choice] = []
+        for query, some, numbers in zip(queries, found, await ask(questions, shown), strict=True):
+            if isinstance(numbers, Reply):
+                words = evidence.words_of(query, some)
+                order = np.argsort(-(words.overlap + words.around), kind="stable")
+                choices.append((tuple(order.tolist()), numbers))
+            else:
+                choices.append((tuple(n - 1 for n in numbers), None))
         return choices
 
     def _cut(
@@ -177,15 +174,4 @@ class Compress:
         return with_replies(ranked, {self.into: reply})
 
     def sampling(self) -> Sampling:
-        """Returns the sampling settings of each chat."""
         return Sampling(max_tokens=self.max_tokens + (0 if self.model is None else self.model.thought_tokens))
-
-
-Choice: TypeAlias = tuple[tuple[int, ...], Reply | None]
-"""Positions of candidates, best first, and the generator's faulty reply. None: the ranker or the generator
-gave the order; with a faulty reply the words shared with the query gave it."""
-
-Chooser: TypeAlias = Callable[
-    [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[Choice]]
-]
-"""Questions, their queries and their candidates -> a choice for each question."""

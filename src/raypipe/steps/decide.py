@@ -1,7 +1,6 @@
 """The last decision on a question: which reply is the answer, its probability, or why there is no answer.
 
-The probability depends only on the question, its replies and the scores of its passages, not on the passages'
-text. `features_of` computes the features both for a fit and for every later answer.
+The probability depends on the question, the replies and the scores of passages, not on the passages' text.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from raypipe.core import records
 from raypipe.core.digests import FittedOn
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import IDK, INVALID_QUESTION, TRACE, Fault, Question
-from raypipe.steps.rows import row_by_row
+from raypipe.steps.field_checks import require_positive
+from raypipe.steps.hits import row_by_row
 from raypipe.text.context import cut
 from raypipe.text.replies import abstains
 from raypipe.text.spans import read
@@ -64,7 +64,7 @@ class AnswerProbability:
         return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
     def of(self, question: Question, origin: str, prefer: Sequence[str]) -> float:
-        """Returns the probability that the reply `origin` is right. `prefer`: all replies to choose from."""
+        """Returns the probability that the reply `origin` is right, as one of the replies `prefer`."""
         return self.probability(features_of(question, origin, prefer, self.weights))
 
     def reads(self) -> frozenset[str]:
@@ -92,7 +92,6 @@ def absent(name: str, mean: float) -> float:
 
 
 def unknown(name: str) -> bool:
-    """Returns whether no feature has this name."""
     kind, dot, rest = name.partition(".")
     return name not in _PLAIN and not (dot and rest and kind in _NAMED)
 
@@ -178,15 +177,13 @@ def _shared(text: str, other: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
-    """Takes the first reply of `prefer` that answers the question or calls its premise false.
+    """Takes the first reply of `prefer` that answers the question or calls the premise false.
 
-    `prefer` may be a table by the label of an earlier reply, so that each domain has its own order. A label
-    with an empty list is answered "i don't know".
-
-    An answer that says "i don't know", in any wording, is an abstention. If no reply settles the question but
-    one abstains or was skipped, the question is answered "i don't know". If none does, or if an earlier step
-    gave the question a final fault, the outcome is fault: there is no answer. A question without faults of
-    earlier steps then gets the faults of its replies.
+    `prefer` may be a table by the label of an earlier reply; a label with an empty list is answered "i don't
+    know". An answer that says "i don't know", in any wording, is an abstention. If no reply settles the
+    question but one abstains or was skipped, the question is answered "i don't know". If none does, or if an
+    earlier step gave the question a final fault, the outcome is fault: there is no answer. A question without
+    faults of earlier steps then gets the faults of the replies.
 
     With `fitted` (`raypipe fit decide`) the reply's confidence becomes the probability that it is right.
     Below the fitted threshold the question is answered "i don't know", and no later reply of `prefer` is
@@ -207,8 +204,7 @@ class Decide:
             raise ValueError("prefer: expected at least one reply name, found none")
         if (self.answer_tokens is None) != (self.tokenizer is None):
             raise ValueError("answer_tokens and tokenizer: expected both or neither, found one")
-        if self.answer_tokens is not None and self.answer_tokens < 1:
-            raise ValueError(f"answer_tokens: expected at least 1, found {self.answer_tokens}")
+        require_positive(self, "answer_tokens")
 
     def reads(self) -> frozenset[str]:
         by = self.prefer.reads() if isinstance(self.prefer, ByLabel) else frozenset()

@@ -1,5 +1,4 @@
-"""Vector search: `Dense` finds the passages nearest to a query, and `Similarity` scores the hits of other
-steps. Embedder and index come from the kit."""
+"""Vector search: `Dense` finds the passages nearest to a query; `Similarity` scores hits of other steps."""
 
 from __future__ import annotations
 
@@ -12,7 +11,8 @@ from raypipe.core.digests import ADDED
 from raypipe.core.index import Approximate, Index, VectorHit
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Hit, Question
-from raypipe.steps.rows import Scope, add_hits, add_scores, grown, pool_of, scopes_of
+from raypipe.steps.field_checks import require_positive
+from raypipe.steps.hits import Scope, add_hits, add_scores, grown, pool_of, scopes_of
 from raypipe.text.filters import parse
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
@@ -24,12 +24,10 @@ MOST_CHUNKS: Final = 1_000_000
 class Dense:
     """Finds the `top` chunks nearest to the query and adds their passages to `hits`.
 
-    It searches the sources that the question cites. With `scope: all`, or without citations, it searches the
-    whole store. A passage has the score of its best chunk. Several chunks may share a passage, so `top`
-    chunks give at most `top` passages (db3 searches 50 children for their parents). The step does not change
-    `order`, the question's ranking; `fuse` ranks the new hits. `among` names scores: only hits with one of
-    them are searched (WeKnow's second stage). `ann` searches the whole store with an approximate index; cited
-    sources are always searched exactly.
+    A passage has the score of its best chunk. Several chunks may share a passage, so `top` chunks give at
+    most `top` passages (db3 searches 50 children for their parents). `order`, the question's ranking, does
+    not change: `fuse` ranks the new hits. With `among`, the step is WeKnow's second stage. `ann` searches the
+    whole store with an approximate index; cited sources are always searched exactly.
     """
 
     model: Model
@@ -47,8 +45,7 @@ class Dense:
         query_reads(self.query)
         if self.where:
             parse(self.where)
-        if self.top < 1:
-            raise ValueError(f"top: expected at least 1 chunk, found {self.top}")
+        require_positive(self, "top")
         if self.ann and self.among:
             raise ValueError("ann: expected without `among`, which looks only at what other steps found")
 
@@ -107,9 +104,8 @@ class Dense:
 class Similarity:
     """Scores every hit by the cosine of the query and the passage's best chunk; adds and removes no hits.
 
-    A recipe may have several such steps, for several models or queries: each step scores the same candidates,
-    and `fuse` weights the scores. A hit without a vector gets no score; `missing` of `fuse` decides how such
-    a hit counts.
+    Several such steps, for several models or queries, score the same candidates; `fuse` weights the scores. A
+    hit without a vector gets no score; `missing` of `fuse` decides how such a hit counts.
     """
 
     model: Model

@@ -1,6 +1,6 @@
 """Steps that add a vector to each chunk. `Embed` embeds the chunk's text, `EmbedDocument` a template filled
-with title and abstract, and `EmbedContextual` the text after a sentence about its place in the document,
-which a language model writes. Models come from the kit, which batches and sorts their inputs."""
+with title and abstract. `EmbedContextual` lets a language model write a sentence about the chunk's place in
+the document, and embeds both."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.calls import OF_SOURCES, about
+from raypipe.core.call_context import OF_SOURCES, about
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generator, Sampling
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.protocols import Embed as Embedder
 from raypipe.core.records import Fault, Reply
-from raypipe.steps.rows import CHARS_PER_TOKEN, read_reply, require_prompt
+from raypipe.steps.chats import CHARS_PER_TOKEN, read_reply
+from raypipe.steps.field_checks import require_positive, require_prompt
 from raypipe.text.replies import placed, read_text
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt, renderer, uses
@@ -73,9 +74,7 @@ class Embed(EmbedsChunks):
 async def with_vectors(
     table: pa.Table, texts: list[str | None], model: Model, embedder: Embedder
 ) -> pa.Table:
-    """Adds the column `vector` to a table; null for a row with a fault. A bad vector gives its row a fault.
-
-    `texts`: the text to embed of each row; None for a row that already has a fault.
+    """Adds the column `vector` to a table. `texts`: each row's text to embed; None for a row with a fault.
     Raises ConfError if the embedder's vectors do not have the shape that models.yaml declares."""
     place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
     distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
@@ -94,11 +93,8 @@ async def with_vectors(
     faults = {}
     for i in np.flatnonzero(bad).tolist():
         start, end = (table[n][i].as_py() for n in ("start", "end"))
-        detail = (
-            f"expected a unit vector of {model.name} for characters {start} to {end}, "
-            f"found NaN, infinity or zero"
-        )
-        faults[i] = Fault("embed", "bad_vector", detail, transient=False)
+        expected = f"expected a unit vector of {model.name} for characters {start} to {end}"
+        faults[i] = Fault("embed", "bad_vector", f"{expected}, found NaN, infinity or zero", transient=False)
     return with_faults(table, faults).append_column("vector", array)
 
 
@@ -119,9 +115,9 @@ FIELDS: Final = frozenset({"title", "abstract"})
 class EmbedDocument(EmbedsChunks):
     """Adds `vector` (dim,), a unit row, of a template filled with each chunk's `title` and `abstract`.
 
-    `title` is the chunk's first line, `abstract` the text after it: the form that `clean` writes and that an
-    unsplit document keeps. A later chunk of a split document has no title; its first line is taken for one.
-    Equal texts are embedded once. A bad vector is a fault, as in `Embed`.
+    `title` is the chunk's first line, `abstract` the rest: the form that `clean` writes and that an unsplit
+    document keeps. A later chunk of a split document has no title; its first line is taken for one. Equal
+    texts are embedded once. A bad vector is a fault, as in `Embed`.
     """
 
     model: Model
@@ -131,19 +127,16 @@ class EmbedDocument(EmbedsChunks):
 
     def __post_init__(self) -> None:
         EmbedsChunks.__post_init__(self)
-        found = uses(self.passage)
-        if not found or found - FIELDS:
-            raise ValueError(
-                f"passage: expected a template over title and abstract, found one that uses "
-                f"{', '.join(sorted(found)) or 'nothing'}"
-            )
+        used = uses(self.passage)
+        if not used or used - FIELDS:
+            names = ", ".join(sorted(used)) or "nothing"
+            raise ValueError(f"passage: expected a template over title and abstract, found one over {names}")
 
     def open(self, kit: Kit) -> Build:
         embedder, render, names = kit.embedder(self.model), renderer(self.passage), uses(self.passage)
 
         def form(chunk: str) -> str:
-            title, _, abstract = chunk.partition("\n")
-            values = {"title": title, "abstract": abstract}
+            values = dict(zip(("title", "abstract"), chunk.partition("\n")[::2], strict=True))
             return render({n: values[n] for n in names})
 
         async def build(table: pa.Table) -> pa.Table:
@@ -161,10 +154,10 @@ OWN = frozenset({"document", "passage"})
 class EmbedContextual(EmbedsChunks):
     """Adds `vector` (dim,), a unit row, of each chunk after a sentence of `writer` about its place.
 
-    The prompt shows at most `document_chars` characters of the document. Of a longer document it shows a
-    third of this number from the beginning and two thirds from around the chunk. If the reply is unreadable
-    or a final fault, or if the writer is declared absent (loader: none), the chunk is embedded without a
-    sentence. A transient fault of the writer becomes the row's fault. A bad vector is a fault, as in `Embed`.
+    The prompt shows at most `document_chars` characters of the document: if it is longer, a third of them
+    from the beginning and two thirds from around the chunk. If the reply is unreadable or a final fault, or
+    if the writer is declared absent (loader: none), the chunk is embedded without a sentence. A transient
+    fault of the writer becomes the row's fault. A bad vector is a fault, as in `Embed`.
     """
 
     model: Model  # the embedder
@@ -180,8 +173,7 @@ class EmbedContextual(EmbedsChunks):
         require_prompt(self.writer, [self.prompt], OWN)
         if strange := sorted({*self.prompt.variables} - OWN):
             raise ValueError(f"prompt: expected one that uses only {sorted(OWN)}, found {strange[0]!r}")
-        if self.document_chars < 1:
-            raise ValueError(f"document_chars: expected at least 1, found {self.document_chars}")
+        require_positive(self, "document_chars")
 
     def reads(self) -> frozenset[str]:
         return EmbedsChunks.reads(self) | {"text", "start", "end"}
@@ -191,10 +183,8 @@ class EmbedContextual(EmbedsChunks):
             return EmbedsChunks.bound(self, chars)
         prompt = self.document_chars + chars + len(self.prompt.system) + len(self.prompt.user)
         most, reply = self.writer.max_model_len, self.sampling().max_tokens
-        prompt_tokens = min(prompt / CHARS_PER_TOKEN, most)
-        return CorpusBound(
-            1, chars, calls=2, replies=1, tokens=most, prompt_tokens=prompt_tokens, reply_tokens=reply
-        )
+        tokens = {"tokens": most, "prompt_tokens": min(prompt / CHARS_PER_TOKEN, most), "reply_tokens": reply}
+        return CorpusBound(1, chars, calls=2, replies=1, **tokens)
 
     def open(self, kit: Kit) -> Build:
         embedder, render = kit.embedder(self.model), self.prompt.renderer()
@@ -228,7 +218,6 @@ class EmbedContextual(EmbedsChunks):
         return build
 
     def sampling(self) -> Sampling:
-        """Returns the sampling settings of each chat."""
         return Sampling(max_tokens=self.max_tokens + self.writer.thought_tokens)
 
 

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply, digest
 from raypipe.core.references import ExampleFile, ShownExample
 from raypipe.readers.example_pool import PoolRef
+from raypipe.steps.field_checks import require_positive
 from raypipe.text.template import REPLY, renderer, uses
 
 SHOWN = "Question: {{ question }}\nAnswer: {{ answer }}"
@@ -25,14 +28,12 @@ class Examples:
     """Writes at most `top` examples into the reply `into`, from a bank or a pool.
 
     A bank holds questions with their calls to a server; a pool holds training questions with their answers.
-
     `choose: nearest` ranks examples by cosine and writes the nearest last, since a model follows best what it
     read last. `choose: random` draws by `seed` and the question's text, and keeps the order of the draw.
 
-    Examples about a document that the question cites are never shown, since they would reveal the answer. A
-    question without citations may get examples about any document. Equal questions of a bank give one
-    example, and so do equal questions about one document of a pool. If the examples exceed `tokens` tokens,
-    the last chosen are dropped. If no example remains, the reply is skipped.
+    Examples about a document that the question cites are never shown, since they would reveal the answer.
+    Equal questions of a bank give one example, and so do equal questions about one document of a pool. If the
+    examples exceed `tokens` tokens, the last chosen are dropped. If no example remains, the reply is skipped.
     """
 
     bank: ExampleFile | None = None  # examples with calls; exactly one of bank and pool is set
@@ -51,16 +52,13 @@ class Examples:
     def __post_init__(self) -> None:
         if (self.bank is None) == (self.pool is None):
             raise ValueError("expected one of bank and pool")
-        if self.top < 1:
-            raise ValueError(f"top: expected at least 1, found {self.top}")
+        require_positive(self, "top", "tokens")
         if (self.choose == "nearest") != (self.embedder is not None):
             raise ValueError("embedder: expected with choose: nearest, and only with it")
         if self.choose == "nearest" and self.seed:
             raise ValueError("seed: expected only with choose: random")
         if (self.tokens is None) != (self.tokenizer is None):
             raise ValueError("tokens and tokenizer: expected both or neither")
-        if self.tokens is not None and self.tokens < 1:
-            raise ValueError(f"tokens: expected at least 1, found {self.tokens}")
         if strange := sorted(uses(self.shown) - FIELDS):
             raise ValueError(f"shown: it uses {strange[0]!r}; expected {', '.join(sorted(FIELDS))}")
         if self.bank is not None and self.shown != SHOWN:
@@ -80,13 +78,11 @@ class Examples:
 
     def open(self, kit: Kit) -> Ask:
         found = list(self.bank.shown()) if self.bank else []
-        if not self.bank and self.pool:
-            show, names = renderer(self.shown), uses(self.shown)
-            for r in kit.data(self.pool):
-                asked, text = r.question.lower(), show({name: getattr(r, name) for name in names})
-                found.append(
-                    ShownExample(asked, text, f"{r.document}\n{' '.join(asked.split())}", r.document)
-                )
+        show, names = renderer(self.shown), uses(self.shown)
+        for r in kit.data(self.pool) if self.pool else ():
+            asked, text = r.question.lower(), show({name: getattr(r, name) for name in names})
+            group = f"{r.document}\n{' '.join(asked.split())}"
+            found.append(ShownExample(asked, text, group, r.document))
         tokenize = None if self.tokenizer is None else kit.tokenizer(self.tokenizer)
         embed = None if self.embedder is None else kit.embedder(self.embedder)
 
@@ -96,8 +92,7 @@ class Examples:
             else:
                 known = await embed([e.compared for e in found], "passage")  # (examples, dim) float32, unit
                 asked = await embed([q.text.lower() for q in questions], "passage")
-                scores = (asked @ known.T).tolist()
-                orders = [sorted(range(len(s)), key=lambda i, s=s: (-s[i], i)) for s in scores]  # type: ignore[misc]
+                orders = np.argsort(-(asked @ known.T), axis=1, kind="stable").tolist()
             return [self._with_reply(q, found, o, tokenize) for q, o in zip(questions, orders, strict=True)]
 
         return ask

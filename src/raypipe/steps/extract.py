@@ -1,7 +1,4 @@
-"""Answers without a language model: the sentence or table fact that answers best, or "i don't know".
-
-Models come from the kit. An extract cannot reason: it repeats one sentence or fact, or abstains.
-"""
+"""Answers without a language model: one sentence or table fact of the evidence, or "i don't know"."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ import numpy as np
 from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, OTHERS, Question, Quote, Reply, parse_chunk_id
+from raypipe.steps.field_checks import require_positive
 from raypipe.text import evidence
 from raypipe.text.candidates import Sentence, SourceText, candidates
 from raypipe.text.evidence import Fitted, Words
@@ -37,21 +35,19 @@ _DENIES = re.compile(r"\b(?:not(?! only\b|-)|never)\b|n't\b|\bnone\W*$", re.IGNO
 class Extract:
     """Replies with the best candidate of the first `passages` passages of `order`, or "i don't know".
 
-    A candidate is a sentence of one block of its page, or a fact of a table with its label
-    (`text.candidates`). The embedder reads the `scored` candidates that share most words with the question.
-    `fitted` gives each candidate a probability of holding the answer (`text.evidence`). The likeliest
-    candidate gives the reply:
+    A candidate is a sentence of one block of a page, or a fact of a table with its label (`text.candidates`).
+    The embedder reads the `scored` candidates that share most words with the question. `fitted` gives each
+    candidate a probability of holding the answer (`text.evidence`). The likeliest candidate gives the reply:
 
     - for a comparison, the side that one sentence decides; if none does, no answer;
     - the person, date or number that the question asks for, if the sentence has only one and the probability
       is .8 or more; a fact is given with its label;
     - else the sentence, cut to `words` words.
 
-    The reply abstains if the sentence is short and denies ("has never won") but the question does not. It
-    also abstains if the probability is below `threshold`, and always without `fitted`. The first quote is the
-    whole sentence or row, even if the reply abstains. If sources state different values in the same words
-    (`text.evidence`), the newest value is the reply; a second reply quotes the older values.
-    `bench/figures/extract.py --sentences` counts the sentences of passages.
+    The reply abstains if the sentence is short and denies ("has never won") but the question does not; also
+    if the probability is below `threshold`, and always without `fitted`. The first quote is the whole
+    sentence or row, even if the reply abstains. If sources state different values in the same words
+    (`text.evidence`), the newest value is the reply, and a second reply quotes the older values.
     """
 
     embedder: Model
@@ -67,9 +63,7 @@ class Extract:
     version: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
-        for name in ("passages", "sentences", "scored", "words", "chars"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        require_positive(self, "passages", "sentences", "scored", "words", "chars")
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold: expected a probability from 0 to 1, found {self.threshold}")
         if self.fitted is not None:
@@ -139,17 +133,15 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
         raise ValueError(
             f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
             f"numbers fitted with {fitted.embedder}. Fit them again "
-            f"(python bench/figures/extract.py --fit --embedder {embedder.name}), or leave fitted out: the "
-            "step then abstains from every question"
+            f"(python bench/figures/extract.py --fit --embedder {embedder.name}), or leave fitted out"
         )
 
 
 async def likely_candidates(
     index: Index, questions: Sequence[Question], queries: Sequence[str], most: tuple[int, int, int]
 ) -> tuple[list[list[Sentence]], dict[str, SourceText]]:
-    """Returns the candidates to embed for each question, and the pages of all candidates by source id.
-
-    `most`: limits on passages per question, sentences per passage, and candidates per question."""
+    """Returns the candidates to embed for each question, and source id -> page of all candidates. `most`:
+    limits on passages per question, sentences per passage, and candidates per question."""
     orders = [[parse_chunk_id(chunk) for chunk in q.order[: most[0]]] for q in questions]
     sources = list(dict.fromkeys(source for order in orders for source, _ in order))
     texts, blocks, hidden, files = await asyncio.gather(
@@ -165,8 +157,8 @@ async def likely_candidates(
 async def cosines_of(
     embed: Embed, queries: Sequence[str], found: Sequence[Sequence[Sentence]]
 ) -> list[np.ndarray]:
-    """Returns the cosines of each query with its candidates: (candidates,) float32 each. Equal texts are
-    embedded once; a query without candidates is not embedded."""
+    """Returns the cosines of each query with its candidates, (candidates,) float32. Equal texts are embedded
+    once, a query without candidates not at all."""
     rows = {text: i for i, text in enumerate(dict.fromkeys(s.meaning for c in found for s in c))}
     asked = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
     vectors, of_queries = await asyncio.gather(embed(list(rows), "passage"), embed(asked, "query"))
@@ -179,8 +171,6 @@ async def cosines_of(
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidates:
-    """Candidates of a question with their ranking, features and probabilities."""
-
     asked: AskedQuestion
     found: tuple[Sentence, ...]
     order: tuple[int, ...]  # positions in `found`, best first; ties: the earlier first
@@ -190,8 +180,8 @@ class RankedCandidates:
     probability: np.ndarray  # (candidates,) float64: probability that each holds the answer
 
     def middle(self, i: int) -> int:
-        """Returns the character offset around which candidate `i` is cut: the start of its typed span, else
-        of the middle one of the question's words in it, else 0."""
+        """Returns the character offset around which candidate `i` is cut: the start of the typed span, else
+        of the middle one among the question's words, else 0."""
         span, marks = self.spans[i], self.words.marks[i]
         return span.span[0] if span else marks[len(marks) // 2] if marks else 0
 

@@ -1,5 +1,4 @@
-"""Rankings without a model: `Fuse` combines the scores of several rankers; `ReadAll` takes whole pages in the
-order in which the question cites them, as a baseline for every search."""
+"""Rankings without a model: `Fuse` combines scores; `ReadAll` takes all cited pages, as a baseline."""
 
 from __future__ import annotations
 
@@ -11,15 +10,14 @@ from typing import ClassVar, Literal
 from raypipe.core.digests import FittedOn
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import Fault, Hit, Question, chunk_id
-from raypipe.steps.rows import add_hits, add_scores, best_first, grown, row_by_row
+from raypipe.steps.field_checks import require_positive
+from raypipe.steps.hits import add_hits, add_scores, best_first, grown, row_by_row
 
 Norm = Literal["none", "minmax", "max"]
 
 
 @dataclass(frozen=True, slots=True)
 class FusionWeights:
-    """Fusion weights, fitted to rankings of one recipe."""
-
     weights: Mapping[str, float]  # score name -> weight
     fitted_on: FittedOn
 
@@ -58,13 +56,10 @@ class Fuse:
         if bad := [n for n, w in weights.items() if not math.isfinite(w)]:
             raise ValueError(f"weights: expected finite numbers, found {weights[bad[0]]} for {bad[0]!r}")
         if self.method == "rrf" and self.norms:
-            raise ValueError(
-                "norms: method rrf uses ranks, not scores. Leave norms out, or use method: weighted"
-            )
+            raise ValueError("norms: rrf uses ranks, not scores. Leave norms out, or use method: weighted")
         if unknown := sorted(set(self.norms) - {*weights, *self.weights}):
             raise ValueError(f"norms: {unknown[0]!r} has no weight; weights name {', '.join(weights)}")
-        if self.top < 1:
-            raise ValueError(f"top: expected at least 1 passage, found {self.top}")
+        require_positive(self, "top")
 
     def reads(self) -> frozenset[str]:
         return frozenset({"hits", *(f"hits.{n}" for n in self.used())})
@@ -92,10 +87,8 @@ class Fuse:
         if self.missing == "fault":
             for n in used:
                 if lacking := sum(n not in h.scores for h in hits):
-                    detail = (
-                        f"{lacking} of {len(hits)} candidates have no score {n!r}; "
-                        "score them all, drop the weight, or set missing: zero or min"
-                    )
+                    advice = "score them all, drop the weight, or set missing: zero or min"
+                    detail = f"{lacking} of {len(hits)} candidates have no score {n!r}; {advice}"
                     fault = Fault("fuse", "missing_score", detail, transient=False)
                     return replace(question, order=(), faults=(*question.faults, fault))
         weights = self.weighed()
@@ -136,8 +129,8 @@ class ReadAll:
     """Makes the cited pages and papers the new `order`, each whole as one passage, the first cited first.
 
     Snippets and pages without text are left out. The score `into` is 1 for the first page, 1/2 for the
-    second, 1/3 for the third. A later prompt cuts the pages to its budget. A question without citations gets
-    an empty `order`: the step never reads a whole store.
+    second, 1/3 for the third. A question without citations gets an empty `order`: the step never reads a
+    whole store.
     """
 
     into: str = "read_all"

@@ -1,5 +1,4 @@
-"""Generation: a language model replies about each question, and the reply is parsed and labelled. Models come
-from the kit; prompts and reply formats come from `text`."""
+"""Generation: a language model replies about each question; the reply is parsed and labelled."""
 
 from __future__ import annotations
 
@@ -13,18 +12,17 @@ from raypipe.core.index import Index
 from raypipe.core.llm import Choice, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, Fault, Question, Reply, Span
-from raypipe.steps.rows import (
+from raypipe.steps.chats import (
     CHARS_PER_TOKEN,
     PromptPassage,
     ask_by_adapter,
     prompt_passages,
     prompt_values,
     read_reply,
-    require_adapters,
-    require_prompt,
     skipping,
     with_replies,
 )
+from raypipe.steps.field_checks import require_adapters, require_prompt
 from raypipe.text import replies
 from raypipe.text.context import PassageLayout, characters, cite, pack
 from raypipe.text.replies import Level, ParsedReply
@@ -68,11 +66,10 @@ class Generate:
     `after` is a mark: only the text after its last occurrence is parsed, such as an answer after a reasoning.
 
     A model's thoughts (`text.thoughts`) are never part of a reply. A reply that ends inside a thought, or has
-    no text after it, is unreadable.
-
-    An unreadable reply is a fault that keeps the text. A call that the model cannot answer is a fault too. A
-    transient fault (the engine is down) also becomes the question's: nothing is stored, and the next run
-    tries the question again. If the model is declared absent (loader: none), every reply is skipped.
+    no text after it, is unreadable. An unreadable reply is a fault that keeps the text. A call that the model
+    cannot answer is a fault too. A transient fault (the engine is down) also becomes the question's: nothing
+    is stored, and the next run tries the question again. If the model is declared absent (loader: none),
+    every reply is skipped.
 
     A reply that had a context and does not abstain gets quotes (`text.context.cite`). The first quote is the
     sentence that states the reply, if there is one. The passage pieces of the prompt follow, in order.
@@ -122,17 +119,14 @@ class Generate:
         self._check_context()
         require_adapters(self.model, self.adapter)
         constraint = self.sampling().constraint
-        if self.model.dialect == "openai" and self.repeats:
-            raise ValueError(
-                f"repeats: {self.model.name!r} is behind a server of dialect openai, which cannot cut "
-                f"repeating replies. If vLLM serves it, set dialect: vllm in its entry of the models file"
-            )
-        if self.model.dialect == "openai" and not isinstance(constraint, JsonSchema | None):
-            raise ValueError(
-                f"model: {self.model.name!r} is behind a server of dialect openai, which constrains "
-                f"replies only by a JSON schema; this step has a {type(constraint).__name__.lower()}. If "
-                f"vLLM serves it, set dialect: vllm in its entry of the models file"
-            )
+        if self.model.dialect == "openai":
+            server = f"{self.model.name!r} is behind a server of dialect openai, which"
+            advice = "If vLLM serves it, set dialect: vllm in its entry of the models file"
+            if self.repeats:
+                raise ValueError(f"repeats: {server} cannot cut repeating replies. {advice}")
+            if not isinstance(constraint, JsonSchema | None):
+                kind = type(constraint).__name__.lower()
+                raise ValueError(f"model: {server} constrains only by JSON schema, not by {kind}. {advice}")
 
     def reads(self) -> frozenset[str]:
         names = self._variables() - self.fill.keys() - {"context"}
@@ -164,9 +158,8 @@ class Generate:
             most = min(reach.order, math.inf if self.passages is None else self.passages)
             found = math.inf if self.first else most and most * reach.passage_chars  # 0 x inf is no number
             context = min(budget, found)
-        own = sum(
-            len(x) for x in (question.text, question.body, question.asked_at, *map(str, self.fill.values()))
-        )
+        values = (question.text, question.body, question.asked_at, *map(str, self.fill.values()))
+        own = sum(map(len, values))
         fixed = max(len(p.system) + len(p.user) for p in self.prompt.values())
         return min((context + own + fixed) / CHARS_PER_TOKEN, self.model.max_model_len)
 
@@ -274,7 +267,6 @@ class Generate:
         return "context" in self._variables() and self.passages != 0
 
     def sampling(self) -> Sampling:
-        """Returns the sampling settings of each chat."""
         given = [c for c in (Choice(self.choices) if self.choices else None, self.schema, self.grammar) if c]
         if len(given) > 1:
             raise ValueError("expected at most one of choices, schema and grammar")
@@ -287,9 +279,7 @@ class Generate:
     def _check_reply(self) -> None:
         named = self.reply in ("label", "certainty")
         if named != bool(self.labels):
-            raise ValueError(
-                f"labels: expected with reply: label, and only with it; found reply: {self.reply}"
-            )
+            raise ValueError(f"labels: expected with reply: label, and only with it; found {self.reply}")
         if self.reply == "certainty" and self.default is None:
             raise ValueError("default: expected one with reply: certainty, found none")
         for name, given, kind, fits in (

@@ -1,9 +1,9 @@
 """Multi-hop search: a language model judges whether the evidence is enough; if not, it writes a query.
 
-The model decides the number of hops, so they are one step with a limit. The form follows Self-Ask, whose
-model asks a follow-up question or says that none is needed (Press et al. 2023, arXiv 2210.03350), and IRCoT,
-which searches with the model's last text and shows all passages found so far (Trivedi et al. 2023, arXiv
-2212.10509). In contrast to both, the model writes no answer: a later step answers from the same evidence.
+The model decides the number of hops, so all hops are one step with a limit. As in Self-Ask (Press et al.
+2023, arXiv 2210.03350), the model asks a follow-up question or says that none is needed. As in IRCoT (Trivedi
+et al. 2023, arXiv 2212.10509), a search uses the model's last text, and prompts show all passages found so
+far. In contrast to both, the model writes no answer: a later step answers from the same evidence.
 """
 
 from __future__ import annotations
@@ -18,19 +18,11 @@ from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step
 from raypipe.core.records import ANSWERED, FAULT, SKIPPED_REPLY, Fault, Hit, Question, Reply, parse_chunk_id
 from raypipe.steps.bm25 import Bm25
+from raypipe.steps.chats import ask_each, prompt_passages, prompt_values, read_reply, skipping, with_replies
 from raypipe.steps.dense import Dense
+from raypipe.steps.field_checks import require_positive, require_prompt
 from raypipe.steps.fuse import Fuse
-from raypipe.steps.rows import (
-    add_hits,
-    ask_each,
-    grown,
-    prompt_passages,
-    prompt_values,
-    read_reply,
-    require_prompt,
-    skipping,
-    with_replies,
-)
+from raypipe.steps.hits import add_hits, grown
 from raypipe.text.context import pack
 from raypipe.text.filters import parse
 from raypipe.text.replies import read_next_query
@@ -56,12 +48,10 @@ class Iterate:
     The label of the reply `stop` gives the reason why the rounds ended. `enough`: the model said so.
     `rounds`: the last round is over. `tokens`: the next round could exceed the budget `tokens`. `repeated`:
     the query is the question or an earlier query. `fault`: a model's reply is missing or unreadable, and
-    `stop` is that fault; in all other cases the text of `stop` counts rounds, searches and tokens. The reply
-    `into` holds the queries, one per line; without queries it is skipped. If the model is declared absent
-    (loader: none), both replies are skipped.
-
-    `tokens` limits all rounds of a question together: messages, counted by `tokenizer`, and replies, counted
-    by the model. The marks of a chat template are not counted.
+    `stop` is that fault. Otherwise the text of `stop` counts rounds, searches and tokens. The reply `into`
+    holds the queries, one per line; without queries it is skipped. If the model is declared absent (loader:
+    none), both replies are skipped. The budget `tokens` covers the messages and replies of all rounds, but
+    not the marks of a chat template.
     """
 
     model: Model
@@ -83,9 +73,7 @@ class Iterate:
 
     def __post_init__(self) -> None:
         require_prompt(self.model, [self.prompt], OWN)
-        for name in ("rounds", "tokens", "context_tokens", "top", "passages"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        require_positive(self, "rounds", "tokens", "context_tokens", "top", "passages")
         if self.where:
             parse(self.where)
         if self.embedder is None and self.words is None:
@@ -96,14 +84,9 @@ class Iterate:
             raise ValueError("prompt: expected one that uses context, found none")
         least = self.context_tokens + self.sampling().max_tokens
         if self.tokens < least:
-            raise ValueError(
-                f"tokens: expected at least {least}, context_tokens and a reply, found {self.tokens}"
-            )
-        if self.model.max_model_len < least:
-            raise ValueError(
-                f"context_tokens: {self.model.name!r} has room for {self.model.max_model_len} tokens, and a "
-                f"round may need {least}"
-            )
+            raise ValueError(f"tokens: expected at least {least} (context and reply), found {self.tokens}")
+        if (room := self.model.max_model_len) < least:
+            raise ValueError(f"context_tokens: the model has room for {room} tokens, a round needs {least}")
 
     def reads(self) -> frozenset[str]:
         searched = {"index.vector"} if self.embedder else set()
@@ -120,12 +103,11 @@ class Iterate:
         if self.model.absent:
             return Bound(0, reach, "never")
         calls = self.rounds * (1 if self.embedder is None else 2)  # a reply, and the vector of its query
-        most = min(self.model.max_model_len, self.tokens)
         return Bound(
             calls,
             grown(reach, self.rounds * self.top),
             "asking",
-            tokens=most,
+            tokens=min(self.model.max_model_len, self.tokens),
             reply_tokens=self.sampling().max_tokens,
             replies=self.rounds,
             all_tokens=self.tokens,
@@ -207,14 +189,11 @@ class Iterate:
         return f"{self.into}-{number}"
 
     def sampling(self) -> Sampling:
-        """Returns the sampling settings of each chat."""
         return Sampling(max_tokens=self.max_tokens + self.model.thought_tokens)
 
 
 @dataclass(slots=True)
 class _Row:
-    """State of a question between rounds."""
-
     question: Question
     shown: list[str]  # chunk ids in prompt order
     queries: list[str] = field(default_factory=list)

@@ -20,7 +20,7 @@ from raypipe.text.sanitize import clean
 
 COMPARED_EVERY = 256
 """BeautifulSoup checks one page in this many. It is 20 times slower than the fast parser: checks cost 8 %. If
-none of the 528 checks of CRAG's 135,300 pages differs, fewer than .6 % of all do (95 %, rule of three)."""
+none of 528 checks of CRAG's 135,300 pages differs, fewer than .6 % of all pages do (95 %, rule of three)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +29,12 @@ class Parse:
 
     White space in the text is folded. A block is the span of a title, heading, paragraph, list item, cell or
     menu (`text.blocks`). A page's text equals that of BeautifulSoup with the parser `html`. `via: fast` uses
-    a faster parser and checks one page in 256, chosen by source id, with BeautifulSoup (`text.html`). Sources
-    of other kinds give no row, since this recipe does not search them.
+    a faster parser and checks one page in 256 with BeautifulSoup (`text.html`). Sources of other kinds give
+    no row, since this recipe does not search them.
 
-    The column `parser` names the parser of a row: fast, compared, fallback, bs4 (`text.html.Way`), or plain
-    for sources without HTML. A page without text is a row with the text "". Faults: null, not_html,
-    too_large, timeout, memory, crash, unparsable.
+    The column `parser` names the parser of a row (`text.html.Way`), or plain for sources without HTML. A page
+    without text is a row with the text "". Faults: null, not_html, too_large, timeout, memory, crash,
+    unparsable.
     """
 
     html: Parser = "lxml"  # parser of BeautifulSoup
@@ -87,8 +87,8 @@ def _row(pages: Iterator[ParsedPage | Fault], row: dict[str, Any]) -> ParsedPage
 
 
 def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]]:
-    """Returns the sources of some kinds as dicts, with content as bytes. Pages are sent to the parser through
-    a pipe; as text they would be decoded here and again there, which costs as much as parsing them."""
+    """Returns the sources of some kinds as dicts, with content as bytes. Pages go to the parser through a
+    pipe: text would be decoded here and again there, which costs as much as parsing."""
     content = table["content"].cast(pa.large_binary())
     table = table.set_column(table.column_names.index("content"), "content", content)
     return [r for r in table.to_pylist() if r["kind"] in kinds]
@@ -97,9 +97,8 @@ def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]
 def parsed_table(
     rows: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ParsedPage | Fault], step: str
 ) -> pa.Table:
-    """Builds the output table of a parsing step. `rows`: as from `rows_of`; `read` parses one row.
-
-    A row with a fault keeps it; a row without content gets the fault null of `step`."""
+    """Builds the output table of a parsing step. `rows`: as from `rows_of`; `read` parses one row. A row
+    without content gets the fault null of `step`."""
     found: list[ParsedPage | Fault] = []
     for row in rows:
         if row["fault"] is not None:
@@ -128,10 +127,10 @@ UNTITLED = "None"
 class Clean:
     """Cleans every document to the text that Onewo searches: its title, a newline, and the rest.
 
-    Title and rest are cleaned separately (`text.sanitize`). The first line of a document is its title, as the
-    readers of BEIR's and OAG-QA's files write it; a missing title becomes "None". A document that is empty
-    after cleaning has the text "". Sources of other kinds give no row, since this recipe does not search
-    them. Faults: null.
+    Title and rest are cleaned separately (`text.sanitize`). The title is the first line, as the readers of
+    BEIR's and OAG-QA's files write it; a missing title becomes "None". A document that is empty after
+    cleaning has the text "". Sources of other kinds give no row, since this recipe does not search them.
+    Faults: null.
     """
 
     kinds: tuple[SourceKind, ...] = ("document",)  # kinds of sources to clean
@@ -164,8 +163,8 @@ def _cleaned(row: dict[str, Any]) -> ParsedPage:
     if not (title or rest):
         return ParsedPage("", (), "plain")
     title = title or UNTITLED
-    if not rest:
-        return ParsedPage(title, (), "plain", (Block(0, len(title), "title"),))
-    text = f"{title}\n{rest}"
-    body = Block(len(title) + 1, len(text), "paragraph")
-    return ParsedPage(text, (), "plain", (Block(0, len(title), "title"), body))
+    blocks, text = [Block(0, len(title), "title")], title
+    if rest:
+        text = f"{title}\n{rest}"
+        blocks.append(Block(len(title) + 1, len(text), "paragraph"))
+    return ParsedPage(text, (), "plain", tuple(blocks))

@@ -1,6 +1,4 @@
-"""Reranking of passages and of pages' snippets. A cross-encoder scores pairs of query and text, or a language
-model orders several passages in one call. Both models come from the kit.
-"""
+"""Reranking of passages and pages: by a cross-encoder, or by a language model that orders several at once."""
 
 from __future__ import annotations
 
@@ -11,16 +9,9 @@ from typing import ClassVar
 from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ANSWERED, Citation, Question, Reply
-from raypipe.steps.rows import (
-    CHARS_PER_TOKEN,
-    add_scores,
-    best_first,
-    number_asker,
-    prompt_passages,
-    require_prompt,
-    skipping,
-    with_replies,
-)
+from raypipe.steps.chats import CHARS_PER_TOKEN, number_asker, prompt_passages, skipping, with_replies
+from raypipe.steps.field_checks import require_positive, require_prompt
+from raypipe.steps.hits import add_scores, best_first
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
 
 
@@ -43,8 +34,7 @@ class Rerank:
 
     def __post_init__(self) -> None:
         query_reads(self.query)
-        if self.top < 1:
-            raise ValueError(f"top: expected at least 1 passage, found {self.top}")
+        require_positive(self, "top")
         if self.candidates is not None and self.candidates < self.top:
             raise ValueError(f"candidates: expected at least top ({self.top}), found {self.candidates}")
 
@@ -86,10 +76,10 @@ class Rerank:
 class Shortlist:
     """Keeps only the `pages` cited pages whose snippets a reranker scores best.
 
-    Without a model it keeps the first `pages` pages. A citation that loses its page keeps its snippet, so the
-    snippet can still be found (db3, Task 3: 50 pages to 5). A page that is cited twice counts once, by its
-    best snippet, and remains in all its citations. Pages without a snippet follow those with one, in rank
-    order. A question with at most `pages` pages, or without citations, is unchanged and costs no call.
+    A citation that loses the page keeps the snippet, which can still be found (db3, Task 3: 50 pages to 5). A
+    page that is cited twice counts once, by the best snippet, and remains in both citations. Pages without a
+    snippet follow, in rank order. A question with at most `pages` pages, or without citations, is unchanged
+    and costs no call.
     """
 
     pages: int  # distinct pages to keep
@@ -101,8 +91,7 @@ class Shortlist:
 
     def __post_init__(self) -> None:
         query_reads(self.query)
-        if self.pages < 1:
-            raise ValueError(f"pages: expected at least 1 page, found {self.pages}")
+        require_positive(self, "pages")
 
     def reads(self) -> frozenset[str]:
         if self.model is None:
@@ -128,27 +117,21 @@ class Shortlist:
             found = await index.source_texts(distinct)
             if self.lower:
                 found = [None if text is None else text.lower() for text in found]
-            texts = dict(zip(distinct, found, strict=True))
-            pairs, places = [], []
-            for i, (q, citations) in enumerate(zip(questions, cited, strict=True)):
-                for j, c in enumerate(citations):
-                    text = None if c.snippet is None else texts[c.snippet]
-                    if text is not None:
-                        pairs.append((render(q), text))
-                        places.append((i, j))
-            scores = dict(zip(places, (await score(pairs)).tolist(), strict=True))
+            texts: dict[str | None, str | None] = {None: None}
+            texts.update(zip(distinct, found, strict=True))
+            rows = [[texts[c.snippet] for c in citations] for citations in cited]
+            asked = zip(map(render, questions), rows, strict=True)
+            scores = iter((await score([(q, t) for q, row in asked for t in row if t is not None])).tolist())
             return [
-                self._narrow(q, cs, [scores.get((i, j)) for j in range(len(cs))]) if cs else q
-                for i, (q, cs) in enumerate(zip(questions, cited, strict=True))
+                self._narrow(q, cs, [None if t is None else next(scores) for t in row]) if cs else q
+                for q, cs, row in zip(questions, cited, rows, strict=True)
             ]
 
         return ask
 
     async def _first(self, questions: list[Question]) -> list[Question]:
-        cited = [self._candidates(q) for q in questions]
-        return [
-            self._narrow(q, c, [None] * len(c)) if c else q for q, c in zip(questions, cited, strict=True)
-        ]
+        cited = ((q, self._candidates(q)) for q in questions)
+        return [self._narrow(q, c, [None] * len(c)) if c else q for q, c in cited]
 
     def _candidates(self, question: Question) -> tuple[Citation, ...]:
         """Returns the citations with a page if they cite more than `pages` pages, else ()."""
@@ -175,13 +158,12 @@ PASSAGES = "passages"
 class Listwise:
     """Reorders the first `candidates` passages of `order` with a language model and keeps the first `top`.
 
-    The prompt shows the first `passage_chars` characters of each passage on a line, after its number. The
-    model replies with numbers, the most helpful passage first (`text.replies.read_numbers`). Passages that
-    the model does not name follow in their old order. The score `into` is 1 for the first passage, 1/2 for
-    the second, 1/3 for the third. The reply `into` holds the parsed numbers.
-
-    If the model's reply is missing or unreadable, that fault is the reply `into`, and the candidates keep
-    their old order. If the model is declared absent (loader: none), `order` remains and the reply is skipped.
+    The prompt shows the first `passage_chars` characters of each passage on a line, after a number. The model
+    replies with numbers, the most helpful passage first (`text.replies.read_numbers`). Passages that the
+    model does not name follow in the old order. The score `into` is 1 for the first passage, 1/2 for the
+    second, 1/3 for the third. The reply `into` holds the parsed numbers. If the model's reply is missing or
+    unreadable, that fault is the reply `into`, and the candidates keep the old order. If the model is
+    declared absent (loader: none), `order` remains and the reply is skipped.
     """
 
     model: Model
@@ -198,17 +180,10 @@ class Listwise:
         require_prompt(self.model, [self.prompt], {PASSAGES})
         if PASSAGES not in self.prompt.variables:
             raise ValueError(f"prompt: expected one that uses {PASSAGES}, found none")
-        for name in ("top", "candidates", "passage_chars"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        require_positive(self, "top", "candidates", "passage_chars")
 
     def reads(self) -> frozenset[str]:
-        return (frozenset(self.prompt.variables) - {PASSAGES}) | {
-            "hits",
-            "order",
-            "index.text",
-            "index.hidden",
-        }
+        return frozenset({*self.prompt.variables, "hits", "order", "index.text", "index.hidden"}) - {PASSAGES}
 
     def writes(self) -> frozenset[str]:
         return frozenset({"order", f"hits.{self.into}", REPLY + self.into})
@@ -252,5 +227,4 @@ class Listwise:
         return ask
 
     def sampling(self) -> Sampling:
-        """Returns the sampling settings of each chat."""
         return Sampling(max_tokens=self.max_tokens + self.model.thought_tokens)

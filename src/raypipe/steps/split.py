@@ -1,4 +1,4 @@
-"""Chunks of texts: the input has one row per text, the output one row per chunk. `text.words` splits."""
+"""Chunks of texts: from one row per text to one row per chunk."""
 
 from __future__ import annotations
 
@@ -63,9 +63,8 @@ class Split:
         if self.child_chars is None and self.parent_chars is not None:
             raise ValueError("parent_chars: expected child_chars with it, found none")
         if self.child_chars and self.parent_chars and self.child_chars > self.parent_chars:
-            raise ValueError(
-                f"child_chars: expected at most parent_chars ({self.parent_chars}), found {self.child_chars}"
-            )
+            most = f"parent_chars ({self.parent_chars})"
+            raise ValueError(f"child_chars: expected at most {most}, found {self.child_chars}")
         _window("text_tokens", self.text_tokens, "overlap", 0)
         if (self.tokens is None and self.text_tokens is None) != (self.tokenizer is None):
             raise ValueError("tokens or text_tokens, and tokenizer: expected both or neither, found one")
@@ -103,12 +102,10 @@ class Split:
                 spans += [(None,) * 4 if p is None else (*p[0], *p[1]) for p in pairs]
                 texts += [None if p is None else text[slice(*p[0])] for p in pairs]
             of = pa.array(rows, pa.int64())
-            columns_out = {"source": table["source"].take(of)}
-            for i, name in enumerate(_SPANS):
-                columns_out[name] = pa.array([s[i] for s in spans], pa.int32())
-            columns_out["chunk_text"] = pa.array(texts, pa.large_string())
-            columns_out["fault"] = table["fault"].take(of)
-            return pa.table(columns_out)
+            out = {"source": table["source"].take(of)}
+            out |= {name: pa.array([s[i] for s in spans], pa.int32()) for i, name in enumerate(_SPANS)}
+            out["chunk_text"] = pa.array(texts, pa.large_string())
+            return pa.table({**out, "fault": table["fault"].take(of)})
 
         return build
 
@@ -153,6 +150,6 @@ def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> Non
 
 
 def _most_windows(chars: float, size: int, overlap: int) -> float:
-    """Returns the most windows that `text.words.WordSpans` can cut. A window ends at least `size - overlap`
-    characters after the end of the window two places before it."""
+    """Bounds the windows that `text.words.WordSpans` cuts. A window ends at least `size - overlap` characters
+    after the end of the window two places before."""
     return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2

@@ -1,6 +1,4 @@
-"""Rewriting of a conversation's last question, so that it can be understood without the earlier turns.
-
-Models come from the kit; the rules and the form of turns in a prompt come from `text.turns`."""
+"""Rewriting of a conversation's last question, so that it can be understood without the earlier turns."""
 
 from __future__ import annotations
 
@@ -11,15 +9,8 @@ from typing import ClassVar
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ANSWERED, Fault, Question, Reply
-from raypipe.steps.rows import (
-    CHARS_PER_TOKEN,
-    ask_each,
-    prompt_values,
-    read_reply,
-    require_prompt,
-    skipping,
-    with_replies,
-)
+from raypipe.steps.chats import CHARS_PER_TOKEN, ask_each, prompt_values, read_reply, skipping, with_replies
+from raypipe.steps.field_checks import require_positive, require_prompt
 from raypipe.text.replies import KEPT, ParsedReply, UnreadableReply, read_text
 from raypipe.text.template import Prompt
 from raypipe.text.turns import is_grounded, shown, stands_alone
@@ -57,9 +48,7 @@ class StandAlone:
             raise ValueError("model and prompt: expected both or neither")
         if self.model is not None and self.prompt is not None:
             require_prompt(self.model, [self.prompt], OWN)
-        for name in ("max_tokens", "chars"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        require_positive(self, "max_tokens", "chars")
 
     def reads(self) -> frozenset[str]:
         variables = frozenset(self.prompt.variables) if self.prompt else frozenset()
@@ -120,9 +109,7 @@ class StandAlone:
         return Reply(text, KEPT if text == question.text else ANSWERED, fault=fault)
 
     def sampling(self) -> Sampling:
-        """Returns the sampling settings of each chat."""
-        thoughts = 0 if self.model is None else self.model.thought_tokens
-        return Sampling(max_tokens=self.max_tokens + thoughts)
+        return Sampling(max_tokens=self.max_tokens + (0 if self.model is None else self.model.thought_tokens))
 
 
 def _read(text: str, question: Question) -> ParsedReply:

@@ -27,12 +27,12 @@ from lance import LanceDataset
 
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS, id_column, id_texts
-from raypipe.core.calls import Gathering
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate, PassageWords, VectorHit
 from raypipe.core.protocols import Model
 from raypipe.core.records import Block, Citation, Layout, Span, parse_chunk_id
+from raypipe.core.single_flight import Gathering
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.fields import SourceFields

@@ -11,7 +11,14 @@ import pytest
 from synth_programs import Graph, answer
 
 from raypipe.contrib.crag.language.answer_rules import RULES
-from raypipe.contrib.world.ask.questions import DOMAIN_SHARES, SHAPES, TYPE_SHARES, Posed, pose, templates
+from raypipe.contrib.world.ask.questions import (
+    DOMAIN_SHARES,
+    SHAPES,
+    TYPE_SHARES,
+    SynthQuestion,
+    pose,
+    templates,
+)
 from raypipe.contrib.world.world.world import World, build_world
 from raypipe.contrib.world.write import SCHEMAS, write_tables
 
@@ -19,7 +26,7 @@ MANY = 2_000
 
 
 @pytest.fixture(scope="module")
-def posed(world: World) -> list[Posed]:
+def posed(world: World) -> list[SynthQuestion]:
     return [pose(world, i) for i in range(MANY)]
 
 
@@ -30,7 +37,7 @@ def graph(world: World, tmp_path_factory: pytest.TempPathFactory) -> Graph:
     return Graph(folder)
 
 
-def test_domains_types_and_dynamisms_have_their_shares(posed: list[Posed]) -> None:
+def test_domains_types_and_dynamisms_have_their_shares(posed: list[SynthQuestion]) -> None:
     domains, types = Counter(q.template.domain for q in posed), Counter(q.template.type for q in posed)
     for name, share in DOMAIN_SHARES.items():
         assert domains[name] / MANY == pytest.approx(share, abs=0.01)
@@ -42,12 +49,12 @@ def test_domains_types_and_dynamisms_have_their_shares(posed: list[Posed]) -> No
     assert sum(q.withheld for q in posed) / MANY == pytest.approx(0.1, abs=0.03)
 
 
-def test_twenty_questions_already_touch_every_domain_and_most_types(posed: list[Posed]) -> None:
+def test_twenty_questions_already_touch_every_domain_and_most_types(posed: list[SynthQuestion]) -> None:
     assert len({q.template.domain for q in posed[:20]}) == 5
     assert len({q.template.type for q in posed[:20]}) >= 6
 
 
-def test_every_template_is_asked_in_every_phrasing(posed: list[Posed]) -> None:
+def test_every_template_is_asked_in_every_phrasing(posed: list[SynthQuestion]) -> None:
     seen = {(q.template.id, q.phrasing) for q in posed}
     assert {t.id for t in templates()} == {name for name, _ in seen}
     missing = {(t.id, i) for t in templates() for i in range(len(t.phrasings))} - seen
@@ -65,7 +72,9 @@ def test_every_shape_has_its_wording() -> None:
 
 
 @pytest.mark.slow
-def test_every_program_gives_its_gold_by_independent_execution(posed: list[Posed], graph: Graph) -> None:
+def test_every_program_gives_its_gold_by_independent_execution(
+    posed: list[SynthQuestion], graph: Graph
+) -> None:
     checked = 0
     for q in posed:
         if not q.kg_answerable:
@@ -79,7 +88,7 @@ def test_every_program_gives_its_gold_by_independent_execution(posed: list[Posed
     assert checked > 0.8 * MANY
 
 
-def test_a_false_premise_finds_nothing_in_the_tables(posed: list[Posed], graph: Graph) -> None:
+def test_a_false_premise_finds_nothing_in_the_tables(posed: list[SynthQuestion], graph: Graph) -> None:
     false = [q for q in posed if q.premise_false]
     assert 0.09 * MANY < len(false) < 0.13 * MANY
     for q in false:
@@ -89,7 +98,9 @@ def test_a_false_premise_finds_nothing_in_the_tables(posed: list[Posed], graph: 
         assert answer("premise", q.asked.program, lines, q.now.stamp) == "invalid question", q.text
 
 
-def test_some_golds_by_columns(posed: list[Posed], graph: Graph, world: World, tmp_path: Path) -> None:
+def test_some_golds_by_columns(
+    posed: list[SynthQuestion], graph: Graph, world: World, tmp_path: Path
+) -> None:
     """Without any program: straight from the Parquet columns."""
     write_tables(world, tmp_path)
     movie, cast = pq.read_table(tmp_path / "movie.parquet"), pq.read_table(tmp_path / "cast.parquet")
@@ -117,7 +128,7 @@ def test_some_golds_by_columns(posed: list[Posed], graph: Graph, world: World, t
     assert len(checked) == 3 and min(checked.values()) > 5
 
 
-def test_sentences_that_state_an_answer_hold_it(posed: list[Posed]) -> None:
+def test_sentences_that_state_an_answer_hold_it(posed: list[SynthQuestion]) -> None:
     for q in posed:
         if not q.premise_false:
             for sentence in q.asked.said:
@@ -125,7 +136,7 @@ def test_sentences_that_state_an_answer_hold_it(posed: list[Posed]) -> None:
                 assert any(g in sentence.lower() for g in golds), (q.text, golds, sentence)
 
 
-def test_question_and_answer_are_lower_case_and_filled_in(posed: list[Posed]) -> None:
+def test_question_and_answer_are_lower_case_and_filled_in(posed: list[SynthQuestion]) -> None:
     for q in posed:
         assert q.text == q.text.lower() and "{" not in q.text
         assert all(a == a.lower() and a for a in (q.asked.answer, *q.asked.alternatives)), q.text

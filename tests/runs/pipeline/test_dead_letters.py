@@ -5,7 +5,7 @@ import asyncio
 import pyarrow as pa
 import pytest
 
-from raypipe.core.calls import Backoff
+from raypipe.core.backoff import Backoff
 from raypipe.core.errors import DataError, DiskFull, OutOfMemory, RaypipeError, Unavailable, WorkerBroken
 from raypipe.recipes.executor import StageCounters, StageError
 from raypipe.runs.pipeline.dead_letters import Suspects, Unproven, bisected

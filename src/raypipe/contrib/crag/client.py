@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 
 from raypipe.contrib.crag.graph import GraphFault
-from raypipe.core.calls import RETRY_STATUSES, Backoff, retry_after_s
+from raypipe.core.backoff import RETRY_STATUSES, Backoff, retry_after_s
 
 ABSENT_ON_500: Final = frozenset({"/movie/get_year_info"})
 

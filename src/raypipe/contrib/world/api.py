@@ -23,8 +23,6 @@ SENTENCES = 2000  # invented sentences that train the stand-ins' tokenizers; tak
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SynthResult(Result, record="summary"):
-    """Counts of an invented dataset or collection; one row per count."""
-
     summary: SynthSummary | CollectionSummary
 
     @property
@@ -80,13 +78,10 @@ def synthesize_papers(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StandinsResult(Result):
-    """Folders of stand-in models; one row per folder."""
-
     made: Standins
 
     @property
     def models(self) -> Path:
-        """Path of the models file."""
         return self.made.chat.with_name("models.yaml")
 
     def rows(self) -> Sequence[Mapping[str, Any]]:

@@ -4,10 +4,10 @@ corpus.jsonl     one paper a line: _id, title, text
 queries.jsonl    one question a line: _id, text
 qrels.trec       grade 2: the paper is about the question's topic; 1: it mentions the topic in passing
 
-Each paper is about one topic and mentions another. A topic is a method and its object of study, both with
+Each paper is about one topic and mentions another. A topic is a method and an object of study, both with
 invented names. Three papers in five repeat these names. The others write them once, among words of the
-mentioned topic, so words alone do not find all papers. Every fiftieth paper nearly duplicates its
-predecessor. Each paper depends only on the seed and its number, so memory does not grow.
+mentioned topic, so words do not find all papers. Every fiftieth paper nearly duplicates the one before. Each
+paper depends only on the seed and its number, so memory does not grow.
 """
 
 from __future__ import annotations
@@ -56,10 +56,9 @@ def write_collection(
     ConfError if there are more questions than topics."""
     topics = _topics(papers)
     if questions > topics:
-        raise ConfError(
-            f"expected at most one question for {PER_TOPIC} papers, found {questions} for {papers}: say "
-            f"--questions {topics} or --papers {questions * PER_TOPIC}"
-        )
+        advice = f"say --questions {topics} or --papers {questions * PER_TOPIC}"
+        expected = f"expected at most one question for {PER_TOPIC} papers"
+        raise ConfError(f"{expected}, found {questions} for {papers}: {advice}")
     start = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     asked = {i * topics // questions: i for i in range(questions)}  # topic -> question

@@ -1,10 +1,10 @@
-"""Search results of one question: the choice of pages, their content and their length.
+"""Search results of one question: choice, content and length of the pages.
 
 About a quarter of the citations repeat an earlier citation of the same question. One page in forty is empty.
-`ROLES` has the shares of the other pages. About two fifths state the answer, or none if it is withheld. A
-fifth are about the question's subjects and omit the answer. The remaining pages have other content: similar
-names, lists of the same kind, other kinds, other languages, shells that need JavaScript, near-duplicates,
-and pages that many questions share.
+`ROLES` has the shares of the other pages: some state the answer, unless it is withheld, some are about the
+question's subjects and leave the answer out. Others have similar names, a list of the same kind, another
+kind, another language, or a shell that needs JavaScript; or they nearly duplicate a page, or are shared by
+questions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.contrib.world.ask.core import Ref
-from raypipe.contrib.world.ask.questions import FIRST_ASKED, Posed
+from raypipe.contrib.world.ask.questions import FIRST_ASKED, SynthQuestion
+from raypipe.contrib.world.ask.templates import Ref
 from raypipe.contrib.world.profile import Fact, Profiles
 from raypipe.contrib.world.styles import Bulk, Prose, Style, frame, linked, styles, written
 from raypipe.contrib.world.world.names import pick, word, words
@@ -90,7 +90,7 @@ class Pages:
         ]
         self._kinds = tuple(self._profiles.refs)
 
-    def results(self, posed: Posed, count: int) -> list[SearchResult]:
+    def results(self, posed: SynthQuestion, count: int) -> list[SearchResult]:
         """Returns `count` search results for a question, best rank first."""
         rng = Random(f"raypipe synth/{self._seed}/results/{posed.number}")
         needed = int(rng.random() ** 1.5 * count)  # the page in this slot states the answer
@@ -109,7 +109,7 @@ class Pages:
         return rows
 
     def _result(
-        self, rng: Random, posed: Posed, slot: int, role: str, rows: list[SearchResult]
+        self, rng: Random, posed: SynthQuestion, slot: int, role: str, rows: list[SearchResult]
     ) -> SearchResult:
         number = f"{self._seed}-{posed.number}-{slot}"
         if role == "twin":
@@ -129,11 +129,10 @@ class Pages:
         rng = Random(f"raypipe synth/{self._seed}/shared/{number}")
         kind = pick(rng, self._kinds)
         content = self._list_of(rng, pick(rng, self._profiles.refs[kind]), frozenset())
-        return replace(
-            self._page(rng, content, f"{self._seed}-shared-{number}", FIRST_ASKED, "kin"), shared=True
-        )
+        page = self._page(rng, content, f"{self._seed}-shared-{number}", FIRST_ASKED, "kin")
+        return replace(page, shared=True)
 
-    def _content(self, rng: Random, posed: Posed, role: str) -> _Content:
+    def _content(self, rng: Random, posed: SynthQuestion, role: str) -> _Content:
         asked, subject = posed.asked, pick(rng, self._subjects(posed))
         if role in ("states", "leaves_out"):
             key = pick(rng, asked.said) if role == "states" else ""
@@ -154,7 +153,7 @@ class Pages:
             content = _Content(self._prose.title(rng, other[1]), other[1], "", self._profiles.of(other))
         return _withheld(content, posed) if posed.withheld else content
 
-    def _subjects(self, posed: Posed) -> Sequence[Ref]:
+    def _subjects(self, posed: SynthQuestion) -> Sequence[Ref]:
         """Returns the possible subjects of a page. If the answer is withheld, no subject is the answer."""
         about, answers = posed.asked.about, (posed.asked.answer, *posed.asked.alternatives)
         if not posed.withheld:
@@ -185,14 +184,14 @@ class Pages:
 
     def _sentences(self, rng: Random, content: _Content, chars: int) -> tuple[list[str], int]:
         """Returns facts and filler of about `chars` characters, and the key sentence's index (-1: none)."""
-        made, size = [f.sentence for f in content.facts], 0
+        facts, made, size = [f.sentence for f in content.facts], list[str](), 0
         if not content.listing:
-            made = rng.sample(made, min(len(made), 4 if self._chars else 40))
-        keep = 0
-        while keep < len(made) and size < chars * 0.7:
-            size += len(made[keep])
-            keep += 1
-        made = made[:keep]
+            facts = rng.sample(facts, min(len(facts), 4 if self._chars else 40))
+        for fact in facts:
+            if size >= chars * 0.7:
+                break
+            made.append(fact)
+            size += len(fact)
         foreign = content.language if content.language in self._prose.languages else ""
         while size < chars:
             text = self._prose.foreign(rng, foreign) if foreign else self._prose.sentence(rng)
@@ -273,7 +272,7 @@ class Pages:
         return "".join(parts)
 
 
-def _withheld(content: _Content, posed: Posed) -> _Content:
+def _withheld(content: _Content, posed: SynthQuestion) -> _Content:
     """Removes the key sentence, and facts that tell the answer, hold it by chance or name another subject."""
     subjects = [name for _, name in posed.asked.about if name != content.subject]
     answers = [a for a in (posed.asked.answer, *posed.asked.alternatives) if len(a) > 3]

@@ -1,7 +1,7 @@
 """Facts about a person, film, company, artist, song, team or place: key, table row, sentence.
 
 Every fact follows from the world's tables, so every page is true. A question's `tells` lists the keys of the
-facts that give its answer away. A page without these facts does not reveal the answer.
+facts that give the answer away; a page without these facts does not reveal it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from datetime import date
 from typing import Any
 
-from raypipe.contrib.world.ask.core import Ref
-from raypipe.contrib.world.ask.forms import large, long_date, plain, price
+from raypipe.contrib.world.ask.spellings import large, long_date, plain, price
+from raypipe.contrib.world.ask.templates import Ref
 from raypipe.contrib.world.world.film import LANGUAGES, SPOKEN, Movie, Person
 from raypipe.contrib.world.world.market import SNAPSHOT, Company
 from raypipe.contrib.world.world.music import COUNTRIES, Artist, Song

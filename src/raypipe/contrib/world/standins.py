@@ -1,10 +1,9 @@
 """Stand-ins: tiny models with random weights, on which any recipe runs on real engines, offline.
 
-`build` writes a chat model of the Llama shape with two LoRA adapters, an embedder and a cross-encoder of the
-BERT shape, and an embedder of the T5 shape. They have learned nothing, and every token of a prompt changes
-the reply: the weights are drawn so wide that 200 prompts get 200 replies. (A briefly trained model gives the
-same reply to all prompts, and equality tests on it prove nothing.) The same texts and seed give the same
-files, byte for byte. Torch, tokenizers and transformers are imported by the functions that write a model.
+The models have learned nothing, and every token of a prompt changes the reply: the weights are drawn so wide
+that 200 prompts get 200 replies. (A briefly trained model gives the same reply to all prompts, so equality
+tests on it prove nothing.) The same texts and seed give the same files, byte for byte. Torch, tokenizers and
+transformers are imported by the functions that write a model.
 """
 
 from __future__ import annotations
@@ -55,15 +54,14 @@ class Standins:
 
 
 def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = False) -> Standins:
-    """Writes all models under `folder` in some seconds and returns their folders. `texts` train the
-    tokenizers and should resemble the models' later input; a few hundred sentences are enough. `trainable` is
-    passed to `build_chat`. Raises DataError if all texts are blank."""
+    """Writes all models under `folder`. `texts` train the tokenizers and should resemble the models' later
+    input; a few hundred sentences are enough. `trainable`: as in `build_chat`. Raises DataError if all texts
+    are blank."""
     if not any(text.strip() for text in texts):
         raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
     adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
-    made = Standins(
-        folder / "chat", adapters, folder / "embedder", folder / "reranker", folder / "instructor"
-    )
+    others = (folder / name for name in ("embedder", "reranker", "instructor"))
+    made = Standins(folder / "chat", adapters, *others)
     build_chat(made.chat, texts, seed, trainable)
     for i, (_, path) in enumerate(adapters):
         _adapter(path, seed + 1 + i)
@@ -266,8 +264,8 @@ def _t5(folder: Path, texts: Iterable[str], seed: int) -> None:
 
 
 def save_bert_tokenizer(folder: Path, texts: Iterable[str]) -> int:
-    """Writes a WordPiece tokenizer of all characters and the most frequent words, and returns its
-    vocabulary's size. The library's own trainer numbers the pieces in another order in each run."""
+    """Writes a WordPiece tokenizer of all characters and the most frequent words. Returns the vocabulary's
+    size. The library's own trainer numbers the pieces in another order in each run."""
     from tokenizers import normalizers, pre_tokenizers
     from transformers import BertTokenizer
 
@@ -275,14 +273,11 @@ def save_bert_tokenizer(folder: Path, texts: Iterable[str]) -> int:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-    characters = sorted(
-        {c for word in counts for c in word}
-        | set(string.ascii_lowercase + string.digits + string.punctuation)
-    )
+    plain = string.ascii_lowercase + string.digits + string.punctuation
+    characters = sorted({c for word in counts for c in word} | set(plain))
     pieces = [*BERT_SPECIAL, *characters, *(f"##{c}" for c in characters)]
     words = sorted((w for w in counts if len(w) > 1), key=lambda w: (-counts[w], w))
     pieces += words[: max(0, VOCABULARY - len(pieces))]
-    BertTokenizer(
-        vocab={piece: i for i, piece in enumerate(pieces)}, model_max_length=BERT_CONTEXT
-    ).save_pretrained(folder)
+    numbers = {piece: i for i, piece in enumerate(pieces)}
+    BertTokenizer(vocab=numbers, model_max_length=BERT_CONTEXT).save_pretrained(folder)
     return len(pieces)

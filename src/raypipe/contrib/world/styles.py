@@ -1,8 +1,8 @@
 """Page styles: a dozen kinds of real web markup, clean and broken; and filler text and markup.
 
 A style turns a few sentences (already escaped) into one block, and adds markup before and after all blocks.
-So a page that must be cut to its size can drop some blocks and keep the block with the key sentence. People
-and places of filler text are invented for it, so filler neither answers nor contradicts a question.
+So a page that is cut to its size drops blocks, but not the block with the key sentence. Filler has people and
+places of its own, so it neither answers nor contradicts a question.
 """
 
 from __future__ import annotations
@@ -57,10 +57,8 @@ def frame(style: Style, title: str, number: str, language: str, site: str, small
     """Returns the HTML before a page's content (head, unique number, navigation) and after it (footer)."""
     meta = f'<meta name="request-id" content="{number}">'
     if style.name == "broken":  # all other styles open and close html, head and body
-        return (
-            f"<title>{title}</title>{meta}<BODY bgcolor=white>",
-            "<HR><small>best viewed at 800x600</small>",
-        )
+        head = f"<title>{title}</title>{meta}<BODY bgcolor=white>"
+        return head, "<HR><small>best viewed at 800x600</small>"
     head = f'<!DOCTYPE html><html lang="{language}"><head><meta charset="utf-8"><title>{title}</title>{meta}'
     nav = "".join(f'<li><a href="/{x.lower()}">{x}</a></li>' for x in (LINKS[:3] if small else LINKS))
     foot = f"<footer>&copy; 2024 {site}</footer></body></html>"
@@ -91,9 +89,8 @@ class Prose:
     def __init__(self, rng: Random) -> None:
         said = wording("prose")
         self.languages = {name: words(text) for name, text in said["foreign"].items()}
-        self._patterns: Sequence[tuple[str, list[str]]] = [
-            (text, re.findall(r"{(\w)}", text)) for text in said["sentences"]
-        ]
+        patterns: Sequence[str] = said["sentences"]
+        self._patterns = [(text, re.findall(r"{(\w)}", text)) for text in patterns]
         self._titles: Sequence[str] = said["titles"]
         self._pools: dict[str, Sequence[str]] = {
             "a": words(said["adjectives"]),
@@ -171,9 +168,8 @@ class Bulk:
 
     def script(self, rng: Random, chars: int) -> str:
         if rng.random() < 0.3:
-            return (
-                f'<script type="application/json" id="state">[{self._cut(rng, self._json, chars)}]</script>'
-            )
+            state = self._cut(rng, self._json, chars)
+            return f'<script type="application/json" id="state">[{state}]</script>'
         return f"<script>{self._cut(rng, self._js, chars)}</script>"
 
     def soup(self, rng: Random, chars: int) -> str:

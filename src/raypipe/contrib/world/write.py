@@ -6,7 +6,7 @@ synth.json        seed, sizes, counts; written last, so a folder that has it is 
 
 Dates in the graph are strings `YYYY-MM-DD`, as in CRAG's mock API. Values that are not known yet are null.
 A table's columns are the keys that programs use (`cast`: movie_name, name, character, ...), so a call
-compiles to a query over one or two tables. Column types follow the world's dataclasses.
+compiles to a query over one or two tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, get_args, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raypipe.contrib.world.ask.questions import Posed, pose
+from raypipe.contrib.world.ask.questions import SynthQuestion, pose
 from raypipe.contrib.world.pages import Pages, SearchResult
 from raypipe.contrib.world.world.film import Credit, Movie, Oscar, Person, Role
 from raypipe.contrib.world.world.market import Bar, Company, Dividend, Minute
@@ -50,7 +50,7 @@ class SynthSummary:
     seconds: float
 
 
-def _encoded(posed: Posed, results: list[SearchResult]) -> bytes:
+def _encoded(posed: SynthQuestion, results: list[SearchResult]) -> bytes:
     """Returns a question's line: CRAG's fields, then fields that only an invented world can fill."""
     asked, stated = posed.asked, any(r.states for r in results)
     tree = {
@@ -82,10 +82,9 @@ def _prepare(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     strangers = sorted(p.name for p in folder.iterdir() if p.name not in (QUESTIONS, "kg", MANIFEST))
     if strangers:
-        raise ConfError(
-            f"{folder}: expected an empty folder or an earlier dataset of this kind, found {strangers[0]!r}"
-            f"{f' and {len(strangers) - 1} more' if len(strangers) > 1 else ''}. Name another folder."
-        )
+        more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+        expected = "expected an empty folder or an earlier dataset of this kind"
+        raise ConfError(f"{folder}: {expected}, found {strangers[0]!r}{more}. Name another folder.")
     (folder / MANIFEST).unlink(missing_ok=True)
 
 
@@ -100,14 +99,12 @@ def write(
     """Writes a dataset about the world of `seed`: questions with `pages` search results each.
 
     `page_chars`: HTML characters of a page, give or take a quarter; None: real sizes (median about 250 KB).
-    `progress` is called with (questions done, questions in total). The same arguments give the same bytes.
-    The first n questions do not depend on the number of further questions. Raises ConfError if a size is out
-    of range, and if the folder holds other files.
+    `progress` is called with (questions done, questions in total). The same arguments give the same bytes,
+    and the first n questions do not depend on the number of questions. Raises ConfError if a size is out of
+    range, and if the folder holds other files.
     """
     if questions < 1 or pages < 1:
-        raise ConfError(
-            f"synth: expected at least one question and one page each, found {questions} and {pages}."
-        )
+        raise ConfError(f"synth: expected at least one question and page, found {questions} and {pages}.")
     if folder.exists() and not folder.is_dir():
         raise ConfError(f"synth: expected a folder at {folder}, found a file. Name another folder.")
     if page_chars is not None and page_chars < FEWEST_CHARS:

@@ -22,7 +22,7 @@ from typing import Any
 
 import ray
 
-from raypipe.core.calls import Backoff
+from raypipe.core.backoff import Backoff
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import modules_of
 from raypipe.core.textfile import replacing

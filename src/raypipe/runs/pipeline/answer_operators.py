@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from raypipe.core import arrow
-from raypipe.core.calls import about
+from raypipe.core.call_context import about
 from raypipe.core.protocols import Step
 from raypipe.core.records import Fault, Question
 from raypipe.models.device import product_on

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from raypipe.core.arrow import id_texts
-from raypipe.core.calls import Backoff, until_available
+from raypipe.core.backoff import Backoff, until_available
 from raypipe.core.errors import OutOfMemory, RaypipeError, WorkerBroken
 from raypipe.core.records import Fault
 from raypipe.recipes.executor import StageCounters, StageError

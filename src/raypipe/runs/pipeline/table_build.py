@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from raypipe.core.calls import Backoff
+from raypipe.core.backoff import Backoff
 from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.progress import IN_HAND, Progress, ProgressTask
 from raypipe.runs.pipeline.counters import Caps, RunCounters, WallClock

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from pydantic import TypeAdapter
 
-from raypipe.core.calls import Backoff, until_available
+from raypipe.core.backoff import Backoff, until_available
 from raypipe.core.digests import own_identity
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index

@@ -23,6 +23,7 @@ from raypipe.core.llm import Chat
 from raypipe.core.protocols import CorpusStep, Model, Reach
 from raypipe.core.records import Question, Source
 from raypipe.recipes import step_contract
+from raypipe.recipes.bounds import corpus_bound_of, is_bounded
 from raypipe.recipes.recipe import Stage
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
@@ -31,7 +32,7 @@ from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import Range, SourceBounds, StepPlan, calls_each, embedded_bytes, times
 from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
 from raypipe.runs.plan.standing import left
-from raypipe.steps.rows import CHARS_PER_TOKEN
+from raypipe.steps.chats import CHARS_PER_TOKEN
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
 from raypipe.store.memo.lookup import first_chats, first_requests, lookup
@@ -106,7 +107,7 @@ class CorpusPlanner:
         """Plans a stage that processes source by source. Counts its sources, or its calls if it calls models.
         `todo`: sources to process; `exact`: False: parsing comes first and may fail for some."""
         name, every = stage.name, len(self.wanted.joined(todo))
-        works, known = not step_contract.asked_models(stage.step), step_contract.is_bounded(stage.step)
+        works, known = not step_contract.asked_models(stage.step), is_bounded(stage.step)
         mine, before = _among(self._unsplit, todo), self._had(name, self._unsplit)
 
         def calls(mask: np.ndarray) -> float:
@@ -139,7 +140,7 @@ class CorpusPlanner:
         known = sum(fresh(ids.where(pa.array(had(ids)))) for ids in (lacking, seen))
         others = fresh(lacking) + fresh(seen) - known
         asks, prompt_tokens = (
-            step_contract.corpus_bound_of(stage.step, self.longest),
+            corpus_bound_of(stage.step, self.longest),
             self._prompt_tokens(stage.step),
         )
         each = calls_each(stage.step)
@@ -183,7 +184,7 @@ class CorpusPlanner:
             some = chunks.take(np.linspace(0, len(chunks) - 1, PROMPTS).astype(int))
             chats = asyncio.run(first_chats(step, self._pipeline.worker.kit(None), some))
         if not chats:
-            return step_contract.corpus_bound_of(step, self.longest).prompt_tokens
+            return corpus_bound_of(step, self.longest).prompt_tokens
         return sum(len(turn.content) for chat in chats for turn in chat) / len(chats) / CHARS_PER_TOKEN
 
     @functools.cached_property

@@ -175,7 +175,7 @@ def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
     parts = [scaled(hours, prices.machines)] if prices.machines is not None else []
     parts += [s.cost.usd(price) for s in plan.steps if (price := prices.tokens.get(s.step)) is not None]
     if judge is not None and (price := prices.tokens.get(JUDGE)) is not None:
-        parts.append((0.0, price.dearest() * judge.max_tokens))
+        parts.append((0.0, max(price.each()) * judge.max_tokens))
     return Estimate(
         calls=summed([(0, judged), *(s.expected for s in asked)]),
         max_calls=None if math.isinf(most) else int(most),

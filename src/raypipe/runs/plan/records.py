@@ -17,8 +17,9 @@ import numpy as np
 from raypipe.core.llm import TokenPrice
 from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Gold, Question, Source
+from raypipe.recipes.bounds import bound_of, corpus_bound_of
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import bound_of, corpus_bound_of, table_of
+from raypipe.recipes.step_contract import table_of
 from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.run_parts import Estimate
 from raypipe.runs.stage_records import Difference
@@ -42,7 +43,7 @@ class Cost:
     def usd(self, price: TokenPrice) -> Range:
         """Returns the price of the tokens in US dollars; math.inf if not known."""
         if self.split is None:
-            return times(self.tokens[0], price.cheapest()), times(self.tokens[1], price.dearest())
+            return times(self.tokens[0], min(price.each())), times(self.tokens[1], max(price.each()))
         each = price.usd(*self.split)
         return times(self.calls[0], each), times(self.calls[1], each)
 

@@ -16,13 +16,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from raypipe.core.calls import SingleFlight, owned
+from raypipe.core.call_context import owned
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import OutOfMemory, RaypipeError
 from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, ForwardingKit, Kit, Model, Role, Score
 from raypipe.core.references import Reference, Request, domain_of
+from raypipe.core.single_flight import SingleFlight
 from raypipe.store.memo.memo import (
     Memo,
     MemoTable,

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.calls import About, now
+from raypipe.core.call_context import CallContext, current
 from raypipe.core.errors import DiskFull
 from raypipe.core.llm import Generated
 from raypipe.core.records import digest
@@ -69,7 +69,7 @@ class StoreMemo:
         versions = {n: v for n, v in versions.items() if not (fresh and n.startswith("replies-"))}
         self._old = {name: self._store.dataset(name, version) for name, version in versions.items()}
         self._fresh = MemoryMemo(FRESH_BYTES)  # own values, once they are on disk
-        self._owed: deque[tuple[MemoTable, Sequence[str], Values, About]] = deque()  # values of failed writes
+        self._owed: deque[tuple[MemoTable, Sequence[str], Values, CallContext]] = deque()  # of failed writes
         self._paying = asyncio.Lock()
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
@@ -91,9 +91,9 @@ class StoreMemo:
         """Stores values as `Memo`. If they cannot be written, owes them and raises StoreUnavailable or
         DiskFull."""
         try:
-            await asyncio.to_thread(self._write, table, keys, values, now())
+            await asyncio.to_thread(self._write, table, keys, values, current())
         except BaseException:  # also at a deadline: the thread may or may not write them
-            self._owed.append((table, keys, values, now()))
+            self._owed.append((table, keys, values, current()))
             raise
         await self._fresh.put_many(table, keys, values)
 
@@ -105,7 +105,7 @@ class StoreMemo:
                     await asyncio.to_thread(self._write, *self._owed[0])
                     await self._fresh.put_many(*self._owed.popleft()[:3])
 
-    def _write(self, table: MemoTable, keys: Sequence[str], values: Values, of: About) -> None:
+    def _write(self, table: MemoTable, keys: Sequence[str], values: Values, of: CallContext) -> None:
         """Writes one file atomically. Its name is the digest of its content, so a lost bit shows."""
         if not keys:
             return

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUESTION, Question, Reply
-from raypipe.steps.rows import row_by_row
+from raypipe.steps.hits import row_by_row
 from raypipe.text.template import REPLY
 
 RECENT = ("update", "at the moment", "week", "last", "yesterday", "previous", "late", "today")

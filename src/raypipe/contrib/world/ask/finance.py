@@ -6,7 +6,9 @@ from calendar import monthrange
 from collections.abc import Mapping
 from datetime import date, timedelta
 
-from raypipe.contrib.world.ask.core import (
+from raypipe.contrib.world.ask import spellings
+from raypipe.contrib.world.ask.spellings import long_date, price
+from raypipe.contrib.world.ask.templates import (
     Attempt,
     Scene,
     Shape,
@@ -17,21 +19,6 @@ from raypipe.contrib.world.ask.core import (
     several,
     then,
     value,
-)
-from raypipe.contrib.world.ask.forms import (
-    articled,
-    counted,
-    dates,
-    decimal,
-    dollars,
-    large,
-    long_date,
-    per_share,
-    percent,
-    plain,
-    price,
-    priced,
-    sized,
 )
 from raypipe.contrib.world.world.market import FIRST_DAY, SNAPSHOT, Company
 
@@ -53,7 +40,6 @@ def _two(d: Attempt) -> Scene | None:
 
 
 def _past_day(d: Attempt) -> date:
-    """Draws a trading day of the year before the question."""
     return d.pick([x for x in d.world.market.days if x <= SNAPSHOT])
 
 
@@ -151,29 +137,29 @@ def _aliases(c: Company) -> tuple[str, str]:
 
 
 FINANCE: Mapping[str, Shape] = {
-    "price_now": value(then(_company, _price_now), priced),
-    "market_cap": value(_company, lambda c: sized(c.market_cap)),
-    "ratio": value(_company, lambda c: decimal(c.pe_ratio) if c.pe_ratio else None),
-    "earnings": value(_company, lambda c: per_share(c.eps)),
-    "first_product": value(_company, lambda c: articled(c.product)),
-    "price_on": value(_price_on_a_day, priced),
-    "last_close": value(_last_close, priced),
-    "volume_yesterday": value(_yesterday, counted),
-    "quarter_dividend": value(then(_dividends, _one_paid), lambda x: dollars(plain(x))),
-    "larger_company": compare(_two, lambda c: c.market_cap, large, _aliases),
+    "price_now": value(then(_company, _price_now), spellings.priced),
+    "market_cap": value(_company, lambda c: spellings.sized(c.market_cap)),
+    "ratio": value(_company, lambda c: spellings.decimal(c.pe_ratio) if c.pe_ratio else None),
+    "earnings": value(_company, lambda c: spellings.per_share(c.eps)),
+    "first_product": value(_company, lambda c: spellings.articled(c.product)),
+    "price_on": value(_price_on_a_day, spellings.priced),
+    "last_close": value(_last_close, spellings.priced),
+    "volume_yesterday": value(_yesterday, spellings.counted),
+    "quarter_dividend": value(then(_dividends, _one_paid), lambda x: spellings.dollars(spellings.plain(x))),
+    "larger_company": compare(_two, lambda c: c.market_cap, spellings.large, _aliases),
     "lower_ratio": compare(_two, lambda c: c.pe_ratio, others=_aliases),
     "higher_close": compare(_bars, lambda pair: pair[1].close, price, lambda pair: _aliases(pair[0])),
-    "mean_close": value(_month, lambda bars: priced(sum(b.close for b in bars) / len(bars))),
-    "month_high": value(_month, lambda bars: priced(max(b.high for b in bars))),
+    "mean_close": value(_month, lambda bars: spellings.priced(sum(b.close for b in bars) / len(bars))),
+    "month_high": value(_month, lambda bars: spellings.priced(max(b.high for b in bars))),
     "dividend_count": count(then(_dividends, _of_a_year)),
-    "up_days": several(_week, lambda bars: [b.date for b in bars if b.close > b.open], form=dates),
+    "up_days": several(_week, lambda bars: [b.date for b in bars if b.close > b.open], form=spellings.dates),
     "dividend_dates": several(
-        _dividends, lambda paid: [x.date for x in paid if x.date.year == 2023], form=dates
+        _dividends, lambda paid: [x.date for x in paid if x.date.year == 2023], form=spellings.dates
     ),
-    "close_of_chief": value(then(_chief, _on_day), lambda bar: priced(bar.close)),
-    "cap_of_chief": value(_chief, lambda c: sized(c.market_cap)),
-    "percent_change": value(_change, lambda closes: percent((closes[1] - closes[0]) / closes[0])),
-    "day_range": value(_on_a_day, lambda bar: priced(bar.high - bar.low)),
+    "close_of_chief": value(then(_chief, _on_day), lambda bar: spellings.priced(bar.close)),
+    "cap_of_chief": value(_chief, lambda c: spellings.sized(c.market_cap)),
+    "percent_change": value(_change, lambda closes: spellings.percent((closes[1] - closes[0]) / closes[0])),
+    "day_range": value(_on_a_day, lambda bar: spellings.priced(bar.high - bar.low)),
     "false_dividend": false(then(_dividends, lambda d, c: None if c.it else _of_a_year(d, c))),
     "false_high": false(_too_high),
 }

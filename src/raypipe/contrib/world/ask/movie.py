@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raypipe.contrib.world.ask.core import (
+from raypipe.contrib.world.ask.spellings import Spelling, age, dated, decimal, dollars, long_date, named
+from raypipe.contrib.world.ask.templates import (
     Attempt,
     Scene,
     Shape,
@@ -19,7 +20,6 @@ from raypipe.contrib.world.ask.core import (
     two,
     value,
 )
-from raypipe.contrib.world.ask.forms import Written, age, dated, decimal, dollars, long_date, named
 from raypipe.contrib.world.world.film import LANGUAGES, LEADING, PICTURE, SPOKEN, SUPPORTING, Movie
 
 LATEST_CEREMONY = 2023
@@ -144,12 +144,12 @@ def _false_role(d: Attempt, m: Scene) -> Scene | None:
     return m.at(None, ("person", p), p=p, cast=", ".join(cast))
 
 
-def _language(m: Movie) -> Written:
+def _language(m: Movie) -> Spelling:
     name = LANGUAGES[m.original_language]
-    return Written(m.original_language, (name.lower(),), name)
+    return Spelling(m.original_language, (name.lower(),), name)
 
 
-def _mean_rating(made: Any) -> Written:
+def _mean_rating(made: Any) -> Spelling:
     return decimal(round(sum(m.rating for m in made) / len(made), 2))
 
 

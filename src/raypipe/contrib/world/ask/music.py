@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from raypipe.contrib.world.ask.core import (
+from raypipe.contrib.world.ask.spellings import Spelling, age, also, articled, dated, long_date, named, years
+from raypipe.contrib.world.ask.templates import (
     Attempt,
     Scene,
     Shape,
@@ -19,7 +20,6 @@ from raypipe.contrib.world.ask.core import (
     two,
     value,
 )
-from raypipe.contrib.world.ask.forms import Written, age, also, articled, dated, long_date, named, years
 from raypipe.contrib.world.world.music import ALBUM_PRIZE, COUNTRIES, NEW_ARTIST, SONG_PRIZE, Artist
 
 KEYS = {NEW_ARTIST: "best_new_artist", SONG_PRIZE: "best_song", ALBUM_PRIZE: "best_album"}
@@ -109,13 +109,13 @@ def _not_by(d: Attempt, s: Scene) -> Scene | None:
     return None if s.it.author == a else s.at(None, ("artist", a), a=a)
 
 
-def _home(a: Artist) -> Written:
+def _home(a: Artist) -> Spelling:
     return also(COUNTRIES[a.birth_place], a.birth_place)
 
 
-def _years_old(n: int) -> Written:
+def _years_old(n: int) -> Spelling:
     words = f"{n} year{'s' if n > 1 else ''}"
-    return Written(str(n), (words,), words)
+    return Spelling(str(n), (words,), words)
 
 
 MUSIC: Mapping[str, Shape] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from raypipe.contrib.world.ask.core import (
+from raypipe.contrib.world.ask.spellings import Spelling, apart, counted, named, units
+from raypipe.contrib.world.ask.templates import (
     Attempt,
     Scene,
     Shape,
@@ -16,7 +17,6 @@ from raypipe.contrib.world.ask.core import (
     two,
     value,
 )
-from raypipe.contrib.world.ask.forms import Written, apart, counted, named, units
 from raypipe.contrib.world.world.places import Entity
 
 MEASURED = {
@@ -53,7 +53,6 @@ def _of(d: Attempt, kind: str, **words: str) -> Scene:
 
 
 def _one(*kinds: str) -> Callable[[Attempt], Scene]:
-    """Returns a drawer of an entity of one of these kinds."""
     return lambda d: _of(d, d.pick(kinds) if len(kinds) > 1 else kinds[0])
 
 
@@ -127,18 +126,18 @@ def _not_its(kind: str, slot: str) -> Callable[[Attempt, Scene], Scene | None]:
     return link
 
 
-def _with_unit(measured: tuple[int, tuple[str, ...]]) -> Written:
+def _with_unit(measured: tuple[int, tuple[str, ...]]) -> Spelling:
     n, names = measured
     written = counted(n)
     each = (written.answer, *written.others)
-    return Written(written.answer, written.others + tuple(f"{x} {u}" for x in each for u in names), str(n))
+    return Spelling(written.answer, written.others + tuple(f"{x} {u}" for x in each for u in names), str(n))
 
 
-def _number(key: str) -> Callable[[Entity], Written]:
+def _number(key: str) -> Callable[[Entity], Spelling]:
     return lambda e: counted(e.number(key))
 
 
-def _known(v: str) -> Written:
+def _known(v: str) -> Spelling:
     return counted(int(v)) if v.isdigit() else named(v)
 
 

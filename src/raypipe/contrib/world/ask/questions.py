@@ -16,12 +16,12 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from raypipe.contrib.world.ask.core import INVALID, Asked, Attempt, Now, Ref, Template
 from raypipe.contrib.world.ask.finance import FINANCE
 from raypipe.contrib.world.ask.movie import MOVIE
 from raypipe.contrib.world.ask.music import MUSIC
 from raypipe.contrib.world.ask.open import OPEN
 from raypipe.contrib.world.ask.sports import SPORTS
+from raypipe.contrib.world.ask.templates import INVALID, Attempt, DrawnQuestion, Now, Ref, Template
 from raypipe.contrib.world.world.names import frozen, number, wording
 from raypipe.contrib.world.world.world import World
 
@@ -63,7 +63,7 @@ def templates() -> tuple[Template, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Posed:
+class SynthQuestion:
     """A question of the dataset, without its pages."""
 
     number: int  # from 0
@@ -72,7 +72,7 @@ class Posed:
     template: Template
     phrasing: int  # index in the template's phrasings
     text: str  # lower case
-    asked: Asked
+    asked: DrawnQuestion
     withheld: bool  # the answer is on no page
     split: int  # 0 validation, 1 public test
     popularity: str  # head, torso or tail
@@ -119,7 +119,7 @@ def _popularity(world: World, ref: Ref) -> str:
     return "head" if place < 0.1 else "torso" if place < 0.5 else "tail"
 
 
-def pose(world: World, position: int) -> Posed:
+def pose(world: World, position: int) -> SynthQuestion:
     """Returns the question at a position of a world, counted from 0."""
     start = Random(f"raypipe synth/{world.seed}/mix")
     x, y = ((start.random() + step * position) % 1.0 for step in STEPS)
@@ -133,7 +133,7 @@ def pose(world: World, position: int) -> Posed:
         if asked is not None:
             break
     phrasing = int(rng.random() * len(template.phrasings))
-    return Posed(
+    return SynthQuestion(
         number=position,
         id=str(UUID(int=rng.getrandbits(128), version=4)),
         now=now,

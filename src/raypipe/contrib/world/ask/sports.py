@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 
-from raypipe.contrib.world.ask.core import (
+from raypipe.contrib.world.ask import spellings
+from raypipe.contrib.world.ask.spellings import long_date, named
+from raypipe.contrib.world.ask.templates import (
     Attempt,
     Drawer,
     Scene,
@@ -18,17 +20,6 @@ from raypipe.contrib.world.ask.core import (
     then,
     two,
     value,
-)
-from raypipe.contrib.world.ask.forms import (
-    Written,
-    apart,
-    articled,
-    counted,
-    dated,
-    decimal,
-    long_date,
-    named,
-    units,
 )
 from raypipe.contrib.world.world.market import SNAPSHOT
 from raypipe.contrib.world.world.sport import Side, Team
@@ -153,31 +144,32 @@ def _not_met(d: Attempt, t: Scene) -> Scene | None:
     return t.at(None, ("team", other.name), o=other.name, **words)
 
 
-def _mean(games: list[Side]) -> Written | None:
+def _mean(games: list[Side]) -> spellings.Spelling | None:
     scored = [s.scored for s in games if s.scored is not None]
-    return decimal(round(sum(scored) / len(scored), 2)) if len(scored) > 2 else None
+    return spellings.decimal(round(sum(scored) / len(scored), 2)) if len(scored) > 2 else None
 
 
 SPORTS: Mapping[str, Shape] = {
     "points_on": value(
-        then(_game(), lambda d, g: g.at((g.it.scored, g.words["unit"]))), lambda found: units(*found)
+        then(_game(), lambda d, g: g.at((g.it.scored, g.words["unit"]))),
+        lambda pair: spellings.units(*pair),
     ),
     "opponent_on": value(_game(), lambda s: named(s.opponent)),
     "captain_on": value(_game("soccer"), lambda s: named(s.captain)),
     "stadium": value(_team(), lambda t: named(t.stadium)),
-    "mascot": value(_team(), lambda t: articled(t.mascot)),
-    "points_yesterday": value(then(_team("nba"), _yesterday), lambda s: units(s.scored, "points")),
+    "mascot": value(_team(), lambda t: spellings.articled(t.mascot)),
+    "points_yesterday": value(then(_team("nba"), _yesterday), lambda s: spellings.units(s.scored, "points")),
     "last_game": value(_last, lambda s: named(s.opponent)),
-    "next_game": value(then(_team("soccer"), _next), lambda s: dated(s.date)),
+    "next_game": value(then(_team("soccer"), _next), lambda s: spellings.dated(s.date)),
     "scored_more": compare(then(_game("nba"), _another), lambda s: s.scored),
     "founded_first": compare(_teams, lambda t: t.founded),
     "wins_in_month": count(_month(), lambda games: sum(s.result == "W" for s in games)),
     "mean_points": value(_month(), _mean),
     "opponents_in_month": several(_month("soccer"), lambda games: [s.opponent for s in games], least=2),
     "last_then_next": value(then(_last, _its_next), lambda s: named(s.opponent)),
-    "city_population": value(_home, lambda city: counted(city.number("population"))),
-    "margin": value(_game("nba"), lambda s: units(abs(s.scored - s.let_in), "points")),
-    "founded_apart": value(_teams, lambda pair: apart(*(t.founded for t in pair))),
+    "city_population": value(_home, lambda city: spellings.counted(city.number("population"))),
+    "margin": value(_game("nba"), lambda s: spellings.units(abs(s.scored - s.let_in), "points")),
+    "founded_apart": value(_teams, lambda pair: spellings.apart(*(t.founded for t in pair))),
     "false_game": false(then(_team(), _no_game)),
     "false_opponent": false(then(_team(), _not_met)),
 }

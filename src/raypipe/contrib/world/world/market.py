@@ -76,10 +76,7 @@ class Market:
 
     def latest(self, ticker: str, day: date, time: str) -> Minute:
         """Returns the last half-hourly price at or before a moment, in Eastern time."""
-        return max(
-            (m for m in self.minutes[ticker] if (m.date, m.time) <= (day, time)),
-            key=lambda m: (m.date, m.time),
-        )
+        return [m for m in self.minutes[ticker] if (m.date, m.time) <= (day, time)][-1]
 
 
 def _ticker(rng: Random, short: str, taken: set[str]) -> str:

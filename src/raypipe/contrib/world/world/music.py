@@ -106,9 +106,8 @@ def _artists(rng: Random, names: NameSource) -> list[Artist]:
 def _songs(rng: Random, names: NameSource, artists: list[Artist], towns: list[str]) -> list[Song]:
     rows = []
     for i, artist in enumerate(artists):
-        start = max(
-            date(FIRST_YEAR, 1, 1), artist.birth_date + timedelta(days=365 if artist.group else 17 * 366)
-        )
+        ready = timedelta(days=365 if artist.group else 17 * 366)
+        start = max(date(FIRST_YEAR, 1, 1), artist.birth_date + ready)
         stop = min(LAST_SONG, artist.end_date or LAST_SONG)
         count = 3 + int(rng.random() * (12 if i < 60 else 7))
         for _ in range(count if (stop - start).days > 300 else 0):

@@ -43,7 +43,6 @@ def skewed(rng: Random, items: Sequence[T]) -> T:
 
 
 def number(rng: Random, low: int, count: int) -> int:
-    """Draws an integer from `low` to `low + count - 1`."""
     return low + int(rng.random() * count)
 
 

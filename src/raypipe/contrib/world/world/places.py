@@ -49,10 +49,8 @@ def entity(name: str, kind: str, facts: Mapping[str, object], **words: str) -> E
 
 def city_names(names: NameSource) -> list[str]:
     """Returns the names of all cities. They are drawn first, because teams, firms and studios need cities."""
-    return [
-        names.coined("ville", "port", "burg", "mouth", "ford", "by", "haven", "stad", "")
-        for _ in range(CITIES)
-    ]
+    endings = ("ville", "port", "burg", "mouth", "ford", "by", "haven", "stad", "")
+    return [names.coined(*endings) for _ in range(CITIES)]
 
 
 def _cities(rng: Random, names: NameSource, cities: list[str], lands: list[str]) -> Iterator[Entity]:

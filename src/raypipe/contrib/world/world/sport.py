@@ -57,9 +57,8 @@ class NbaGame:
         at_home = team == self.home
         ours, theirs = (self.pts_home, self.pts_away) if at_home else (self.pts_away, self.pts_home)
         result = "" if ours is None or theirs is None else "W" if ours > theirs else "L"
-        return Side(
-            team, self.date, self.away if at_home else self.home, at_home, ours, theirs, result, "", "19:30"
-        )
+        opponent = self.away if at_home else self.home
+        return Side(team, self.date, opponent, at_home, ours, theirs, result, "", "19:30")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,6 @@ def _soccer_sides(rng: Random, names: NameSource, teams: list[Team]) -> list[Sid
 
 
 def build_sport(rng: Random, names: NameSource, cities: list[str]) -> Sport:
-    """Builds the teams and games of both sports."""
     nba, soccer = _teams(rng, names, cities)
     games = _nba_games(rng, nba)
     sides = [game.side(team) for game in games for team in (game.home, game.away)]

@@ -1,9 +1,4 @@
-"""Functions that several steps share: on questions, hits and scores, on prompts, and on replies.
-
-Steps that find candidates (`dense`, `bm25`) add hits and scores and do not change `order`. Steps that select
-(`fuse`, `rerank`) write `order`, and every step that needs a ranking reads `order`. A recipe with one
-`dense` or `bm25` step therefore needs `fuse` with that one score, to rank by it.
-"""
+"""Prompts, chats and replies of language models: functions that several steps share."""
 
 from __future__ import annotations
 
@@ -11,98 +6,33 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from raypipe.core.calls import about
-from raypipe.core.errors import ModelMissing
+from raypipe.core.call_context import about
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import FIELDS, Ask, Model, Reach
+from raypipe.core.protocols import Ask
 from raypipe.core.records import (
     FAULT,
     SKIPPED_REPLY,
     UNREADABLE,
     Fault,
-    Hit,
     Question,
     Reply,
     Span,
     parse_chunk_id,
 )
+from raypipe.steps.hits import row_by_row
 from raypipe.text.html import storable
 from raypipe.text.replies import UnreadableReply, read_numbers
 from raypipe.text.sanitize import escape_markup, visible
-from raypipe.text.template import REPLY, ByLabel, Prompt, field_of
+from raypipe.text.template import ByLabel, Prompt, field_of
 from raypipe.text.thoughts import answer_of
-
-
-def row_by_row(one: Callable[[Question], Question]) -> Ask:
-    async def ask(questions: list[Question]) -> list[Question]:
-        return [one(q) for q in questions]
-
-    return ask
 
 
 def skipping(*names: str) -> Ask:
     skipped = dict.fromkeys(names, SKIPPED_REPLY)
     return row_by_row(lambda q: replace(q, replies={**q.replies, **skipped}))
-
-
-Scope: TypeAlias = Literal["own", "all"]
-"""Scope of a search: the sources that the question cites (own), or the whole store (all)."""
-
-
-async def scopes_of(
-    index: Index, questions: Sequence[Question], scope: Scope, where: str
-) -> list[tuple[str, ...] | None]:
-    """Returns the sources to search for each question; None: the whole store.
-
-    Only sources that fulfil the step's condition `where` and the question's own condition are returned."""
-    found = list[tuple[str, ...] | None]()
-    for q in questions:
-        own = None if scope == "all" else q.citations
-        if own is None and (where or q.where):
-            found.append(await index.matching(tuple(filter(None, (where, q.where)))))
-        elif own is not None and where:  # citations fulfil the question's own condition before the first step
-            found.append(replace(q, citations=await index.narrowed(own, where)).sources())
-        else:
-            found.append(None if scope == "all" else q.sources())
-    return found
-
-
-def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str, ...]:
-    """Returns the chunk ids of the `top` best scores, best first; ties are ordered by id.
-
-    >>> best_first({"b:0-9": 1.0, "a:0-9": 1.0, "c:0-9": 2.0}, top=2)
-    ('c:0-9', 'a:0-9')
-    """
-    return tuple(sorted(scores, key=lambda chunk: (-scores[chunk], chunk))[:top])
-
-
-def add_hits(question: Question, found: Sequence[Hit]) -> Question:
-    """Adds hits to a question. A passage that is a hit already keeps its place and gains the new scores."""
-    hits = {h.chunk: h for h in question.hits}
-    for h in found:
-        old = hits.get(h.chunk, h)
-        hits[h.chunk] = replace(old, scores={**old.scores, **h.scores})
-    return replace(question, hits=tuple(hits.values()))
-
-
-def pool_of(question: Question, scores: Sequence[str]) -> frozenset[str]:
-    return frozenset(h.chunk for h in question.hits if not h.scores.keys().isdisjoint(scores))
-
-
-def add_scores(question: Question, name: str, scores: Mapping[str, float]) -> Question:
-    scored = (
-        replace(h, scores={**h.scores, name: scores[h.chunk]}) if h.chunk in scores else h
-        for h in question.hits
-    )
-    return replace(question, hits=tuple(scored))
-
-
-def grown(reach: Reach, hits: int) -> Reach:
-    """Returns the limits on passages after a step that adds at most `hits` hits."""
-    return replace(reach, hits=reach.hits + hits)
 
 
 SHOWN = 200  # characters of an unreadable reply that its fault quotes
@@ -112,30 +42,15 @@ CHARS_PER_TOKEN = 4
 T = TypeVar("T")
 
 
-def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) -> None:
-    """Checks that `model` generates text and that the prompts use only known variables: fields of a question,
-    replies, and `own`, the step's variables. Raises ValueError otherwise."""
-    if model.kind != "generator":
-        raise ValueError(f"model: expected a generator, found {model.name!r} of kind {model.kind}")
-    known = FIELDS.union(own)
-    for name in (n for prompt in prompts for n in prompt.variables):
-        if name not in known and not name.startswith(REPLY):
-            raise ValueError(
-                f"prompt: it uses {name!r}, which is no field of a question; expected "
-                f"{', '.join(sorted(known))}, {REPLY}NAME or, of a generate step, a name in fill"
-            )
-
-
 def prompt_values(question: Question, names: Iterable[str]) -> dict[str, str]:
-    """Returns fields and replies of a question by name, escaped so that they cannot forge chat marks."""
+    """Returns fields and replies of a question by name, escaped so that none can forge chat marks."""
     return {name: escape_markup(field_of(question, name)) for name in names}
 
 
 def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> T | Reply:
-    """Parses a model's text with `read`, without the thoughts before the answer.
-
-    Returns a faulty reply that names `step` if the model returned a fault, or if `read` raises
-    UnreadableReply; in the second case the faulty reply keeps the text."""
+    """Parses a model's text with `read`, without the thoughts before the answer. Returns a faulty reply that
+    names `step` if the model returned a fault, or if `read` raises UnreadableReply. The latter keeps the
+    text."""
     if isinstance(said, Fault):
         return Reply("", FAULT, fault=replace(said, step=step))
     text = storable(said.text)
@@ -148,26 +63,13 @@ def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> 
 
 
 def with_replies(question: Question, replies: Mapping[str, Reply]) -> Question:
-    """Adds replies to a question. Their transient faults become the question's: a later run retries it."""
+    """Adds replies to a question, and their transient faults: a later run then tries the question again."""
     faults = [r.fault for r in replies.values() if r.fault is not None and r.fault.transient]
     return replace(question, replies={**question.replies, **replies}, faults=(*question.faults, *faults))
 
 
 AdapterChoice = ByLabel[str | None]
 """Name of the model's LoRA adapter for each label of an earlier reply; None: the model without an adapter."""
-
-
-def require_adapters(model: Model, choice: AdapterChoice) -> None:
-    """Raises ModelMissing if the model lacks a chosen adapter, with the command that trains the adapter."""
-    known = {name for name, _ in model.adapters}
-    for adapter in choice.values():
-        if adapter is not None and adapter not in known:
-            raise ModelMissing(
-                f"adapter: {model.name!r} has no adapter {adapter!r}; it has "
-                f"{', '.join(sorted(known)) or 'none'}. Get it with: raypipe finetune {adapter} --labels DIR "
-                f"--base {model.name}, where DIR is what `raypipe labels` made; then name the models file "
-                f"that it writes with --models"
-            )
 
 
 async def ask_each(
@@ -216,7 +118,7 @@ class PromptPassage:
 async def prompt_passages(
     index: Index, chunks: Sequence[str], lower: bool = False
 ) -> dict[str, PromptPassage]:
-    """Loads the passages of chunk ids, each once. Raises KeyError if the index lacks a source."""
+    """Loads the passages with these chunk ids. Raises KeyError if the index lacks a source."""
     distinct = list(dict.fromkeys(chunks))
     places = {c: parse_chunk_id(c) for c in distinct}
     sources = list(dict.fromkeys(source for source, _ in places.values()))
@@ -239,8 +141,8 @@ question without texts gives (), without a call."""
 def number_asker(
     generate: Generator, prompt: Prompt, variable: str, sampling: Sampling, step: str
 ) -> Numbers:
-    """Returns a function that asks a model to choose among numbered texts. The prompt gets the texts in
-    `variable`, each on a line after its number."""
+    """Returns a function that asks a model to choose among texts. The prompt's variable `variable` holds each
+    text on a line after its number."""
     render, names = prompt.renderer(), frozenset(prompt.variables) - {variable}
 
     async def ask(

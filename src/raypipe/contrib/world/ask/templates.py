@@ -1,16 +1,15 @@
 """Question templates and their shapes: value, compare, count, list (`several`), false premise.
 
-An `Attempt` has the world, random numbers and time of one try. A drawer uses it to draw a `Scene`: rows of
-the world, and words for them. `{m}` in a program, phrasing or sentence stands for the scene's word `m`. A
-shape combines a drawer with a function that computes the answer. Called with an attempt and the template's
-rule, a shape returns scene and answer, or None if the try drew no good question. No domain is imported here.
+An `Attempt` has the world, random numbers and time of one try. A drawer uses an attempt to draw a `Scene`:
+rows of the world, and words for them. `{m}` in a program, phrasing or sentence stands for the scene's word
+`m`. A shape combines a drawer with a function that computes the answer.
 
-A program is written in the call language of the knowledge graph. Its rule turns its result into the answer
-(`answer_rules.RULES`). Invented questions read that language in this way: `sort` orders the rows of the line
-before it. It gives the first row, all rows if that line has ALL, or n rows with `[:n]`. A key is looked up in
-each row, also in rows of `get_open`. "time" of a daily price is its date. GF and GA are the points of the
-named team and of its opponent, also in basketball. `award_date` gives the distinct years, ascending. Nothing
-after the time of the question is visible.
+A program is written in the call language of the knowledge graph; a rule turns the program's result into the
+answer (`answer_rules.RULES`). Invented questions read that language in this way. `sort` orders the rows of
+the line before, and gives the first row, all rows if that line has ALL, or n rows with `[:n]`. A key is
+looked up in each row, also in rows of `get_open`. "time" of a daily price is the date. GF and GA are the
+points of the named team and of the opponent, also in basketball. `award_date` gives the distinct years,
+ascending. Nothing after the time of the question is visible.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from datetime import date
 from random import Random
 from typing import Any, TypeAlias, TypeVar
 
-from raypipe.contrib.world.ask.forms import Written, also, counted, listed
+from raypipe.contrib.world.ask.spellings import Spelling, also, counted, listed
 from raypipe.contrib.world.world import names
 from raypipe.contrib.world.world.world import World
 
@@ -45,7 +44,6 @@ class Now:
 
     @property
     def eastern(self) -> str:
-        """Eastern time, HH:MM."""
         return f"{int(self.time[:2]) + 3:02d}{self.time[2:5]}"
 
 
@@ -62,7 +60,6 @@ class Attempt:
         return names.skewed(self.rng, items)
 
     def below(self, count: int) -> int:
-        """Draws a number from 0 to `count` - 1."""
         return int(self.rng.random() * count)
 
 
@@ -81,15 +78,15 @@ def scene(it: Any, *about: Ref, **words: str) -> Scene:
     return Scene(it, about, words)
 
 
-Drawn: TypeAlias = tuple[Scene, Written]
+Drawn: TypeAlias = tuple[Scene, Spelling]
 """A drawn scene, and the answer of its question."""
 Shape: TypeAlias = Callable[[Attempt, str], Drawn | None]
-"""Function of an attempt and the template's rule. It returns None if there is no good question (a tie, an
-empty list); then another attempt follows."""
+"""Attempt, template's rule -> scene and answer. None: no good question (a tie, an empty list); then another
+attempt follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DrawnQuestion:
     slots: Mapping[str, str]  # words of a phrasing
     answer: str
     alternatives: tuple[str, ...]
@@ -119,14 +116,14 @@ class Template:
     def domain(self) -> str:
         return self.id.partition(".")[0]
 
-    def ask(self, attempt: Attempt) -> Asked | None:
+    def ask(self, attempt: Attempt) -> DrawnQuestion | None:
         """Draws one question with its answer. Returns None if the attempt drew no good one."""
         drawn = self.shape(attempt, self.rule)
         if drawn is None:
             return None
         found, written = drawn
         words = {**found.words, "v": written.spoken}
-        return Asked(
+        return DrawnQuestion(
             slots=words,
             answer=written.answer,
             alternatives=written.others,
@@ -172,7 +169,7 @@ def then(drawer: Drawer, link: Callable[[Attempt, Scene], Scene | None]) -> Draw
     return drawn
 
 
-def value(drawer: Drawer, answer: Callable[[Any], Written | None]) -> Shape:
+def value(drawer: Drawer, answer: Callable[[Any], Spelling | None]) -> Shape:
     """Returns a shape whose answer is a value of the scene, or computed from it."""
 
     def shape(d: Attempt, rule: str) -> Drawn | None:
@@ -191,8 +188,8 @@ def compare(
 ) -> Shape:
     """Returns a shape that asks which of {a} and {b} has less or more of a measure.
 
-    Rule `least` asks for less, `most` for more. `yes_if_less` asks if {a} has less. Words: {best} with its
-    value {top}, {other} with its value {low}. There is no question if the values are equal or one is None.
+    Rule `least` asks for less, `most` for more, `yes_if_less` if {a} has less. Words: {best} with the value
+    {top}, {other} with the value {low}. There is no question if the values are equal or one is None.
     """
 
     def shape(d: Attempt, rule: str) -> Drawn | None:
@@ -212,8 +209,7 @@ def compare(
 
 
 def count(drawer: Drawer, number: Callable[[Any], int] = len, least: int = 1) -> Shape:
-    """Returns a shape that asks for a number of rows. `least`: there is no question about fewer. Word:
-    {plural}, "s" or ""."""
+    """Returns a shape that asks for a number of rows, at least `least`. Word: {plural}, "s" or ""."""
 
     def shape(d: Attempt, rule: str) -> Drawn | None:
         found = drawer(d)
@@ -229,11 +225,11 @@ def several(
     drawer: Drawer,
     rows: Callable[[Any], Sequence[Any]] = list,
     least: int = 1,
-    form: Callable[[Sequence[Any]], Written] = listed,
+    form: Callable[[Sequence[Any]], Spelling] = listed,
 ) -> Shape:
-    """Returns a shape that asks for a list in order. `least`: there is no question about a shorter list."""
+    """Returns a shape that asks for a list in order, of at least `least` values."""
 
-    def answer(it: Any) -> Written | None:
+    def answer(it: Any) -> Spelling | None:
         found = rows(it)
         return form(found) if len(found) >= least else None
 
@@ -242,4 +238,4 @@ def several(
 
 def false(drawer: Drawer) -> Shape:
     """Returns a shape whose premise the world contradicts. Its program asks for the presumed fact."""
-    return value(drawer, lambda it: Written(INVALID, (), ""))
+    return value(drawer, lambda it: Spelling(INVALID, (), ""))

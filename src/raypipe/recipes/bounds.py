@@ -1,0 +1,39 @@
+"""Bounds on the calls and rows of a step: its own method `bound`, else a default. `core.protocols` has the
+records `Bound` and `CorpusBound`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
+from raypipe.core.records import Question
+from raypipe.recipes.step_contract import asked_models
+
+
+def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
+    """Returns upper bounds on the step's calls and passages for a question. By default calls are unbounded,
+    and so is a ranking that the step writes. `reach`: bounds on the question's passages before the step."""
+    bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
+    if bound is not None:
+        return bound(question, reach)
+    if not step.writes().isdisjoint({"hits", "order"}):
+        reach = replace(reach, hits=math.inf, order=math.inf)
+    asked = asked_models(step)
+    tokens = math.inf if any(m.kind == "generator" for m in asked) else 0
+    dim = max((m.dim for m in asked), default=0)
+    return Bound(math.inf, reach, tokens=tokens, reply_tokens=tokens, dim=dim)
+
+
+def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
+    """Returns upper bounds on the step's calls and rows for a source of `chars` characters. By default, and
+    for an unknown length (math.inf), they are infinite."""
+    bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
+    if bound is None or math.isinf(chars):
+        return CorpusBound(math.inf, math.inf, math.inf)
+    return bound(chars)
+
+
+def is_bounded(step: Step | CorpusStep) -> bool:
+    return hasattr(step, "bound")

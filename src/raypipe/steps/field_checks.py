@@ -1,0 +1,43 @@
+"""Checks of a step's fields that several steps share. A wrong field raises when the recipe is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raypipe.core.errors import ModelMissing
+from raypipe.core.protocols import FIELDS, Model
+from raypipe.text.template import REPLY, ByLabel, Prompt
+
+
+def require_positive(step: object, *names: str) -> None:
+    """Raises ValueError if one of these fields is below 1. None passes: the field is not given."""
+    for name in names:
+        if (value := getattr(step, name)) is not None and value < 1:
+            raise ValueError(f"{name}: expected at least 1, found {value}")
+
+
+def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) -> None:
+    """Raises ValueError if `model` does not generate text, or if a prompt uses an unknown variable. Known are
+    fields of a question, replies, and `own`, the step's variables."""
+    if model.kind != "generator":
+        raise ValueError(f"model: expected a generator, found {model.name!r} of kind {model.kind}")
+    known = FIELDS.union(own)
+    for name in (n for prompt in prompts for n in prompt.variables):
+        if name not in known and not name.startswith(REPLY):
+            raise ValueError(
+                f"prompt: it uses {name!r}, which is no field of a question; expected "
+                f"{', '.join(sorted(known))}, {REPLY}NAME or, of a generate step, a name in fill"
+            )
+
+
+def require_adapters(model: Model, choice: ByLabel[str | None]) -> None:
+    """Raises ModelMissing if the model lacks a chosen adapter, with the command that trains the adapter."""
+    known = {name for name, _ in model.adapters}
+    for adapter in choice.values():
+        if adapter is not None and adapter not in known:
+            raise ModelMissing(
+                f"adapter: {model.name!r} has no adapter {adapter!r}; it has "
+                f"{', '.join(sorted(known)) or 'none'}. Get it with: raypipe finetune {adapter} --labels DIR "
+                f"--base {model.name} (DIR from `raypipe labels`); then pass the models file that it writes "
+                f"as --models"
+            )
