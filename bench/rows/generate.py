@@ -101,7 +101,7 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
     def run(verb: Any, work: Any, tasks: Any) -> Any:
         if verb != "answer":
             return running.run(verb, work, tasks, lambda: cluster.pools, cluster.limits)
-        asking = with_worker(work, engines=group.names)
+        asking = with_worker(work, engines=group.first_engines)
         return engine_groups.run_tasks(asking, tasks, group.engines.answer, cluster.limits, verb)
 
     with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as made, group.running():

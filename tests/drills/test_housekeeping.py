@@ -21,7 +21,7 @@ from raypipe.core.errors import DiskFull, is_full
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.store_tasks import compact_all
-from raypipe.runs.pipeline.table_build import nowhere
+from raypipe.runs.pipeline.table_build import no_connection
 from raypipe.runs.pipeline.tasks import inline
 from raypipe.runs.prune import prune
 from raypipe.runs.record import read
@@ -58,7 +58,7 @@ def test_compaction_keeps_every_row_every_old_version_and_the_work_of_the_next_r
     release = promote(store, read(bench.folder / "one"), [])
     before, versions = contents(store), {t: store.version(t) for t in tables(store)}
     worker = bench.pipeline(SURE).worker
-    compact_all(store, worker, inline, nowhere, most=2, here=0)
+    compact_all(store, worker, inline, no_connection, most=2, here=0)
     assert len(store.dataset("answers").get_fragments()) == 1 and store.files.names("_parts/answers") == []
     assert contents(store) == before
     for table, version in versions.items():

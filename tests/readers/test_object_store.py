@@ -24,7 +24,7 @@ from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RemoteRuns, RunList
 from raypipe.evaluation.view.viewer import Viewer
 from raypipe.readers.object_store import TRIES, copy_with_retries, download, upload
-from raypipe.runs.captured import answer_ids
+from raypipe.runs.captured_answers import answer_ids
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import postings_tables
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline

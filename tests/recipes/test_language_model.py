@@ -84,7 +84,7 @@ def answered(session, engine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("talking")
     write(folder / "world", QUESTIONS, pages=PAGES, seed=7, page_chars=1500)
     store = Store.create(str(folder / "store"))
-    where = WorkerConfig(store.uri, "transformers", "cpu", 2, engine.names)
+    where = WorkerConfig(store.uri, "transformers", "cpu", 2, engine.first_engines)
     pipeline = Pipeline(
         store,
         session.recipe("rag"),
@@ -142,7 +142,7 @@ def test_a_text_that_repeats_itself_ends_a_reply_only_where_a_step_asks_for_it(s
     told = Regex(r"(the cat sat on the mat\. ){20}")  # a reply that must repeat itself
 
     async def said(repeats):
-        generate = LocalKit(None, engines=engine.names).generator(model)
+        generate = LocalKit(None, engines=engine.first_engines).generator(model)
         sampling = Sampling(max_tokens=400, constraint=told, repeats=repeats)
         return (await generate([chat], sampling))[0]
 
@@ -164,7 +164,7 @@ def test_a_judgement_of_a_real_model_can_be_read(session, engine):
     chats = [render(dict(zip(("text", "truth", "prediction"), g, strict=True))) for g in given]
 
     async def judged():
-        generate = LocalKit(None, engines=engine.names).generator(model)
+        generate = LocalKit(None, engines=engine.first_engines).generator(model)
         return await generate(chats, Sampling(max_tokens=MAX_TOKENS, constraint=schema("official")))
 
     assert all(parse_response(r.text).score in (0, 1) for r in asyncio.run(judged()))
@@ -182,7 +182,9 @@ def test_calls_of_a_real_model_are_canonical_where_the_grammar_holds_them(sessio
     asked = ["who directed velora?", "when was lena brandt born?", "how long is echo?", "what is sugar?"]
 
     async def written():
-        generate = LocalKit(None, engines=engine.names).generator(language_model(session.recipe("rag")))
+        generate = LocalKit(None, engines=engine.first_engines).generator(
+            language_model(session.recipe("rag"))
+        )
         chats = [render({"text": q}) for q in asked]
         return await generate(chats, Sampling(max_tokens=80, constraint=Grammar(text)))
 

@@ -18,7 +18,7 @@ from raypipe.evaluation.report.plans import print_plan
 from raypipe.recipes.recipe import Stage
 from raypipe.runs.pipeline.tasks import Workers, inline
 from raypipe.runs.plan.planner import plan
-from raypipe.runs.plan.standing import left, left_answers
+from raypipe.runs.plan.staleness import unfinished_answers, unfinished_ids
 from raypipe.runs.record import answer_keys, read, recent
 from raypipe.runs.stage_records import chains
 from raypipe.store import Store, begin
@@ -71,9 +71,9 @@ def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
 def test_questions_that_a_killed_run_was_not_asked_are_planned_after_those_that_it_left(tmp_path):
     store = Store.create(str(tmp_path / "store"))
     begin(store, "work", ["a", "b", "c"], per_part=2)
-    assert left_answers(store, "work", {}, ["new", "b", "a", "c"]) == ["a", "b", "c", "new"]
+    assert unfinished_answers(store, "work", {}, ["new", "b", "a", "c"]) == ["a", "b", "c", "new"]
     missing = Ids.of(["new", "b", "a", "c"], pa.string())
-    assert list(left(store, "work", f"passages-{'d' * 32}", missing)) == ["a", "b", "c", "new"]
+    assert list(unfinished_ids(store, "work", f"passages-{'d' * 32}", missing)) == ["a", "b", "c", "new"]
 
 
 @pytest.mark.drill

@@ -24,7 +24,7 @@ from raypipe.core.records import CAPTURED_ID, Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
-from raypipe.runs.captured import captured_answers, feedback_since
+from raypipe.runs.captured_answers import captured_answers, feedback_since
 from raypipe.runs.pipeline.ingest_staging import Tombstone, write_tombstone
 from raypipe.runs.record import read
 from raypipe.runs.release import live

@@ -26,7 +26,7 @@ from raypipe.readers.crag import CAPTURED as NAME
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.captured import CapturedAnswer, captured_answers, feedback_since, since_days
+from raypipe.runs.captured_answers import CapturedAnswer, captured_answers, feedback_since, since_days
 from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, require_passages
 from raypipe.store import Store
 

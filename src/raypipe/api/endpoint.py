@@ -35,7 +35,7 @@ from raypipe.models.hosts import EngineLimits
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
-from raypipe.runs.captured import answer_ids
+from raypipe.runs.captured_answers import answer_ids
 from raypipe.runs.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.runs.cluster.cluster_file import Cluster
 from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched

@@ -128,7 +128,7 @@ class RayRun:
         if group is not None and (verb == "answer" or writes):
             from raypipe.runs.cluster import engine_groups
 
-            work = with_worker(work, engines=group.names, passing_engines=group.passing)
+            work = with_worker(work, engines=group.first_engines, further_engines=group.further_engines)
             if self.judge is None or not self.judge.share(group):
                 run = engine_groups.run_with_engines
                 return run(group, work, tasks, cluster.limits, self.stats.append)
@@ -179,7 +179,7 @@ def open_pipeline(
 
             watching.enter_context(watched(batched, progress.say))
         made = Pipeline(store, recipe, place, sizes, run.run, progress, run.workers, run.connect)
-        yield replace(made, streams=run.streams, ahead=run.ahead, stats=run.stats)
+        yield replace(made, streams=run.streams, prestart=run.ahead, stats=run.stats)
 
 
 def open_reading(session: Session, store: Store) -> TaskReading:

@@ -105,7 +105,7 @@ def plan(
                 pipeline = offline_pipeline(session, filled, found)
                 coming = coming_documents(docs, filled, session)
                 fast = measured(session.settings, session.cluster_file())
-                indexed = planner.plan_corpus(pipeline, coming, fast)
+                indexed = planner.plan(pipeline, None, coming, measured=fast)
                 priced_plan = priced(indexed, prices_of(session, found), found)
                 return PlanResult(priced_plan, 0, _placement(session, found))
         return _planned(session, recipe, several(data), store, how, check_run, Path(scratch), docs)
@@ -113,7 +113,7 @@ def plan(
 
 def coming_documents(docs: str | Path, store: Store, session: Session) -> NewSources:
     """Returns the sources that a read of the folder `docs` would add to a store and remove from it."""
-    changes = FolderRead.begin(store, documents_folder(docs, session))
+    changes = FolderRead(store, documents_folder(docs, session))
     with session.shown() as progress:
         coming = planner.new_sources(store, changes.sources(progress))
     return replace(coming, gone=changes.gone().get("sources", ()))

@@ -191,7 +191,7 @@ class JudgeKit(LocalKit):
 
     def share(self, group: EngineGroup) -> bool:
         """Uses the engines of a recipe's group if they have the judge's model. Returns whether they do."""
-        if self._needed not in group.names:
+        if self._needed not in group.first_engines:
             return False
         self._group = lambda: group
         return True
@@ -205,7 +205,7 @@ class JudgeKit(LocalKit):
         if self._needed is not None and not self._engines:
             group = self._group()
             self._ends.enter_context(group.running())
-            self._engines = group.names
+            self._engines = group.first_engines
 
     def generator(self, model: Model) -> Generator:
         self.start()

@@ -52,7 +52,7 @@ from raypipe.runs.pipeline.recipe_tables import AnswerSources, table_names
 from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.planner import SAMPLE, plan
 from raypipe.runs.plan.records import JudgePlan, Plan
-from raypipe.runs.plan.standing import uncached
+from raypipe.runs.plan.staleness import uncached
 from raypipe.runs.record import AnswerKey, Origin, Run, withdraw, write
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store.files import need
@@ -165,7 +165,7 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
     if not data:
         return None
     assert how.format is not None
-    place = pipeline.progress, pipeline.start_ahead, how.kind, reading_of(pipeline)
+    place = pipeline.progress, pipeline.start_early, how.kind, reading_of(pipeline)
     return ingest(pipeline.store, data, how.format, *place)
 
 
@@ -268,7 +268,7 @@ def _shown(
 ) -> tuple[Plan, frozenset[str]]:
     """Plans, shows the plan, and returns it with the ids of the questions to be answered again."""
     asked, again, fresh = list(questions), set(expired), how.fresh
-    if (left := pipeline.renewing()) is not None:
+    if (left := pipeline.unfinished_again()) is not None:
         asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
         again |= set(left.ids)
         fresh = fresh or left.fresh

@@ -25,7 +25,7 @@ from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import report_page
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.record import answer_keys, read
-from raypipe.runs.run_parts import FILES, RunFolder
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 from raypipe.store.adapters import adapter_names, adapter_recipe
 from raypipe.store.files import RECORDS
@@ -80,7 +80,7 @@ def in_folders(store: Store, gone: Gone, places: Sequence[Path], write: bool) ->
         if not rows:
             continue
         yield FoundText(str(folder), rows, "rows lose their answer, prompts and passages")
-        for file in sorted(f for f in folder.iterdir() if f.name not in FILES.values()):
+        for file in sorted({*folder.iterdir()}.difference(RunFolder(folder).files())):
             yield FoundText(str(file), 0, "stays: raypipe did not write it, so check it yourself")
         if write:
             _of_run(store, folder, gone)
@@ -101,7 +101,7 @@ def _run_folders(places: Sequence[Path], store: Store) -> list[Path]:
     been moved, so a run also counts if the store has a record of it."""
     known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(RECORDS)}
     found = []
-    for folder in dict.fromkeys(f.parent for p in places for f in sorted(p.rglob(FILES["results"]))):
+    for folder in dict.fromkeys(f.parent for p in places for f in sorted(p.rglob(RunFolder.results.name))):
         run = RunFolder(folder)
         # Another program may have a file of this name.
         with suppress(DataError, ValueError, KeyError, TypeError, AttributeError, OSError):
@@ -130,8 +130,8 @@ def _of_run(store: Store, folder: Path, gone: Gone) -> None:
     except DataError:
         whole = False
     if not whole:  # an unfinished run: repeating the eval writes its files again
-        for name in FILES.values():
-            (folder / name).unlink(missing_ok=True)
+        for file in RunFolder(folder).files():
+            file.unlink(missing_ok=True)
         return
     schema = pq.read_schema(run.results)
     with (

@@ -1,10 +1,9 @@
 """Adoption: declaring two models to be the same, after a comparison of their answers.
 
-The adopted, new model then shares all that is cached for the original model. `requests_of` repeats the
-requests of a run to the original, with the memo in the place of models. So nothing is sent, and the
-original's answers come from the memo. `compared` sends the same requests to the new model and measures the
-agreement. `keep` stores the adoption. From then on the catalog of models gives the new model the original's
-identity (`Catalog.adopted`).
+The adopted, new model then shares all that is cached for the original model. `requests_of` repeats a run's
+requests to the original with cached answers, so it sends nothing. `compared` sends the same requests to the
+new model and measures the agreement. `keep` stores the adoption. From then on the catalog of models gives the
+new model the original's identity (`Catalog.adopted`).
 """
 
 from __future__ import annotations
@@ -80,9 +79,9 @@ class AdoptionCheck:
         numbers = {
             "embedder": f"least cosine {1 - self.distance:.4f}, {self.agreement:.1%} of neighbours in order",
             "reranker": f"scores at most {self.distance:.1%} apart, {self.agreement:.1%} of pairs in order",
+            "generator": f"{self.agreement:.1%} of replies equal",
         }
-        equal = f"{self.agreement:.1%} of replies equal"
-        return f"{self.requests} requests of run {self.run[:8]}: {numbers.get(self.kind, equal)}"
+        return f"{self.requests} requests of run {self.run[:8]}: {numbers[self.kind]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,8 @@ def adoptions(store: Store) -> dict[str, AdoptionRecord]:
     """Maps the own identity of each adopted model to its record."""
     mend = "Remove the file, and adopt the model again"
     names = store.files.names(ADOPTED)
-    found = {n: read_record(store, f"{ADOPTED}/{n}", AdoptionRecord, mend) for n in names}
-    return {n.removesuffix(".json"): record for n, record in found.items() if record is not None}
+    records = {n: read_record(store, f"{ADOPTED}/{n}", AdoptionRecord, mend) for n in names}
+    return {n.removesuffix(".json"): record for n, record in records.items() if record is not None}
 
 
 def keep(store: Store, new: Model, adoption: Adoption) -> None:
@@ -118,9 +117,9 @@ def end(store: Store, name: str) -> Adoption:
 
 def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:
     """Finds the original model that `new` shall count as, and the last run that names the original. `name`:
-    name or repository of the original. Raises ConfError if no run names such a model, and if both models
-    share an identity already. Raises ConfError if they differ in kind or dim, or if `new` lacks an adapter of
-    the original. Raises ConfError also if the original is adopted, or another model counts as `new`."""
+    name or repository of the original. Raises ConfError if no run names such a model, or if the adoption is
+    not possible: the models share an identity, the original or `new` is part of another adoption, kind or dim
+    differ, or an adapter is missing."""
     named, known, same = dict[str, None](), adoptions(store), False
     for run in recent(store, LOOKED_BACK):
         for old in (Model(**fields) for fields in fields_of(run.recipe, Model)):
@@ -133,9 +132,7 @@ def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:
             _require_one(known, new, old)
             return replace(old, adopted=None), run
     if same:
-        raise ConfError(
-            f"{new.name} is {name} already: they have the same identity, and share what is cached"
-        )
+        raise ConfError(f"{new.name} is {name} already: they have one identity, and share what is cached")
     expected = f"--as {name!r}: expected a model that a finished run of {store.uri} names"
     if not named:
         raise ConfError(f"{expected}, found no such run: run `raypipe eval` with it first")
@@ -149,10 +146,8 @@ def _require_one(known: Mapping[str, AdoptionRecord], new: Model, old: Model) ->
     for what in ("kind", "dim"):
         if (a := getattr(new, what)) != (b := getattr(old, what)):
             raise ConfError(f"{new.name}: expected {what} {b} as {old.name} has it, found {a}")
-    if lacking := sorted(dict(old.adapters).keys() - dict(new.adapters).keys()):
-        raise ConfError(
-            f"{new.name}: expected the adapters of {old.name}, found none of {', '.join(lacking)}"
-        )
+    if lacking := ", ".join(sorted(dict(old.adapters).keys() - dict(new.adapters).keys())):
+        raise ConfError(f"{new.name}: expected the adapters of {old.name}, found none of {lacking}")
     for record in known.values():
         if own_identity(record.adoption.model) == own_identity(new):
             raise ConfError(f"{record.name} is adopted as {new.name}: end that first, with --undo")
@@ -174,8 +169,8 @@ class _RequestRecorder(ForwardingKit[Kit]):
             values = await call(requests, *common)
             if model_identity(model) == self._identity:
                 answers = {(*common, request): value for request, value in zip(requests, values, strict=True)}
-                new = {request: value for request, value in answers.items() if request not in self.recorded}
-                self.recorded |= dict(islice(new.items(), EACH))
+                new = (item for item in answers.items() if item[0] not in self.recorded)
+                self.recorded |= dict(islice(new, EACH))
             return values
 
         return recorded_call
@@ -191,9 +186,9 @@ class _RequestRecorder(ForwardingKit[Kit]):
 
 
 def requests_of(store: Store, run: Run, old: Model) -> dict[Any, Any]:
-    """Repeats a run's requests to a model with cached values, and returns them with the cached answers. Each
-    question or page is followed until a value is not cached. Returns at most REQUESTS and sends none. Raises
-    ConfError if this raypipe would compute the recipe differently."""
+    """Repeats a run's requests to a model with cached values, and returns at most REQUESTS with their cached
+    answers. Sends none. Each question or page is followed until a value is not cached. Raises ConfError if
+    this raypipe would compute the recipe differently."""
     recipe = from_plain(run.recipe)
     index = LanceIndex(searched_at(store.uri, recipe, run.tables))
     memo = StoreMemo(store.uri, memo_versions(store))
@@ -225,13 +220,12 @@ def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
     corpus, sources = CorpusExecutor(recipe, kit), all_sources(store, recipe.source_kinds())
     places = np.random.default_rng(0).permutation(len(sources))[:TRIED].tolist()
     for model, place in ((m, p) for p in places for m in recipe.embedders()):
-        chunks = chunks_of(store, recipe, [sources[place]])
-        yield partial(corpus.vectors, chunks, model)
+        yield partial(corpus.vectors, chunks_of(store, recipe, [sources[place]]), model)
 
 
 async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
-    """Sends recorded requests (`requests_of`) to the new model, and compares its answers with the recorded
-    ones. Raises Unavailable if a server does not reply, and any error of the model."""
+    """Compares the new model's answers to recorded requests. Raises Unavailable, and any error of the
+    model."""
     ask: Any = getattr(kit, new.kind)(new)
     answers = dict[Any, Any]()
     for common in dict.fromkeys(request[:-1] for request in requests):

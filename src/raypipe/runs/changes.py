@@ -1,7 +1,7 @@
 """Changed answers between two finished runs, each with the step where the paths of both runs first diverge.
 
 A path is the sequence of results that led to an answer: hits with the score of each ranker, replies, order,
-answer. A stored answer records them. Reads records and stored answers; runs nothing.
+answer. A stored answer records them. Runs nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypipe.core import arrow
+from raypipe.core.bounded_rows import batches
 from raypipe.core.records import RANKED, TRACE, Question
 from raypipe.runs.record import AnswerKey, Run, answer_keys, recent
 from raypipe.runs.stage_records import Difference, StageRecord, differences, with_lines
@@ -68,8 +69,8 @@ def compared_with(store: Store, run: Run) -> Run | None:
 
 def earlier_run(store: Store, questions: Container[str], before: str = "") -> Run | None:
     """Returns the last finished run that answered some of these questions (ids); None if there is none. Skips
-    oracle runs, in which golds replaced a stage. `before`: id of a later run, of which earlier ones are
-    searched; "": all are."""
+    oracle runs, in which golds replaced a stage. `before`: id of a run; later runs and the run itself are
+    skipped; "": no run is."""
     runs = recent(store, LOOKED_BACK)
     at = next((i for i, run in enumerate(runs, 1) if run.run == before), 0)
     systems = (run for run in runs[at:] if not run.oracle)
@@ -94,17 +95,8 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
             same += 1
         else:
             otherwise[name] = otherwise.get(name, 0) + 1
-    return Changes(
-        before.run,
-        after.run,
-        len(common),
-        len(new.keys() - old.keys()),
-        len(old.keys() - new.keys()),
-        same,
-        otherwise,
-        tuple(changed),
-        tuple(own.values()),
-    )
+    counts = len(common), len(new.keys() - old.keys()), len(old.keys() - new.keys()), same
+    return Changes(before.run, after.run, *counts, otherwise, tuple(changed), tuple(own.values()))
 
 
 def _result(question: Question) -> tuple[str, str, tuple[str, ...]]:
@@ -123,20 +115,19 @@ class Parting:
 
 
 def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Parting]:
-    """Maps the id of each common question whose paths diverge to the first place where they do. `stores`: the
-    store of run `before`, then that of run `after`."""
+    """Maps each common question whose paths diverge to the place. `stores`: of run `before`, and of
+    `after`."""
     old, new = (answer_keys(store, run.run) for store, run in zip(stores, (before, after), strict=True))
     own = differences(before.stages, after.stages)
     out = {}
     for q, _, _, stage in _moved(stores, old, new, after.stages):
-        if isinstance(stage, str):
-            if stage in NO_STEP:
-                out[q] = Parting(stage, None, False)
-        else:
+        if not isinstance(stage, str):
             earlier = before.stage(stage.name)
             noise = earlier is not None and earlier.chain == stage.chain
             because = None if noise else _because(stage.name, after.stages, own)
             out[q] = Parting(stage.name, because, noise)
+        elif stage in NO_STEP:
+            out[q] = Parting(stage, None, False)
     return out
 
 
@@ -146,11 +137,9 @@ def _moved(
     new: Mapping[str, AnswerKey],
     stages: Sequence[StageRecord],
 ) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:
-    """Yields the common questions whose answers have different keys, in the order of their ids. An element is
-    the id, both answers, and the place where their paths diverge (`_parting`)."""
+    """Yields id, both answers and `_parting` of each common question whose answers have different keys."""
     moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
-    for i in range(0, len(moved), AT_ONCE):
-        some = moved[i : i + AT_ONCE]
+    for some in batches(moved, AT_ONCE):
         both = zip(stores, (old, new), strict=True)
         was, now = (_answers(store, [keys[q] for q in some]) for store, keys in both)
         for q in some:
@@ -167,8 +156,7 @@ def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
 def _parting(
     a: Question, b: Question, old: AnswerKey, new: AnswerKey, stages: Sequence[StageRecord]
 ) -> StageRecord | str:
-    """Returns the first question stage with different results. Returns "row" if the row key differs,
-    "evidence" if the missing sources differ, and "" if nothing differs."""
+    """Returns the first stage with different results, or "row", "evidence", or "" if nothing differs."""
     if old.row != new.row:
         return "row"
     if old.absent != new.absent:
@@ -182,8 +170,7 @@ def _parting(
 
 
 def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
-    """Returns the results of a stage for a question, as far as its stored answer holds them. `orders`: True
-    if the stored final order counts as a result of this stage."""
+    """Returns the results of a stage in the stored answer. `orders`: the final order is one of them."""
     out: dict[str, Any] = {}
     for name in stage.writes:
         kind, _, part = name.partition(".")

@@ -1,7 +1,7 @@
 """Explanation of one row, that is one question, of a finished run: its key, evidence, requests and reasons.
 
-The question passes through the question half again, stage by stage, with the memo in the place of models. So
-its requests become known, and none is sent. Reads records, the store and the memo.
+The question passes through the question half again, stage by stage, with the memo (the cache) in the place of
+models. So its requests become known, and none is sent. Reads records, the store and the memo.
 """
 
 from __future__ import annotations
@@ -112,15 +112,13 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     key, recipe = keys[row], description(record.recipe)
     if key.kept:
         if (earlier := find(store, key.kept)) is None:
-            raise DataError(
-                f"{row}: the record of run {key.kept}, which answered it, is no longer in {store.uri}"
-            )
+            gone = f"the record of run {key.kept}, which answered it, is no longer in {store.uri}"
+            raise DataError(f"{row}: {gone}")
         return replace(why(store, earlier, row), run=record.run, state="kept", kept=key.kept)
     everything = recipe.searches_all() or bool(recipe.conditions())  # as `AnswerSources.row`
     stored = arrow.question.records(store.rows("questions", "id", [row]))
     # The question as the run read it; None if other files have replaced it since.
-    of_turns = recipe.turns_digest()
-    rows = ((q, row_key(q, record.snapshot, everything, of_turns)) for q in stored)
+    rows = ((q, row_key(q, record.snapshot, everything, recipe.turns_digest())) for q in stored)
     asked = next((q for q, row in rows if row == key.row), None)
     answered = _answered(store, key)
     failed = final_last(store.rows("faults", "digest", [key.key]))[-1:] if answered is None else []
@@ -167,29 +165,33 @@ def why(store: Store, record: Run, row: str) -> Explanation:
 
 
 def _answer(explained: Explanation, index: LanceIndex, answered: Question) -> Explanation:
-    url, quotes, replies = urls(answered), quotes_of(answered), answered.replies
+    """Adds the stored answer with its quotes and replies."""
+    url, quotes = urls(answered), quotes_of(answered)
     texts = asyncio.run(index.texts([chunk_id(q.source, q.span) for q in quotes])) if quotes else []
-    found = zip(quotes, texts, strict=True)
+    evidence = [
+        AnswerQuote(url.get(q.source), q.source, q.span, t) for q, t in zip(quotes, texts, strict=True)
+    ]
+    shown = {name: reply for name, reply in answered.replies.items() if reply.label != TRACE}
     return replace(
         explained,
         answer=answered.answer,
         outcome=answered.outcome,
-        evidence=tuple(AnswerQuote(url.get(q.source), q.source, q.span, text) for q, text in found),
-        replies={n: StepReply(r.label, r.text, r.confidence) for n, r in replies.items() if r.label != TRACE},
+        evidence=tuple(evidence),
+        replies={name: StepReply(r.label, r.text, r.confidence) for name, r in shown.items()},
         faults=tuple(faults_of(answered)),
     )
 
 
 def _id(record: Run, keys: Collection[str], row: str) -> str:
     """Resolves an id or a unique beginning of one. Raises DataError if none or several match."""
-    found = [row] if row in keys else sorted(k for k in keys if row and k.startswith(row))
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join((found or sorted(keys))[:LISTED])
-    if found:
-        more = f", and {len(found) - LISTED} more" if len(found) > LISTED else ""
-        raise DataError(f"{len(found)} questions of run {record.run} begin with {row!r}: {listed}{more}")
-    raise DataError(f"run {record.run} has no question {row!r}; it has {len(keys)}, such as {listed}")
+    matches = [row] if row in keys else sorted(k for k in keys if row and k.startswith(row))
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join((matches or sorted(keys))[:LISTED])
+    if not matches:
+        raise DataError(f"run {record.run} has no question {row!r}; it has {len(keys)}, such as {listed}")
+    more = f", and {len(matches) - LISTED} more" if len(matches) > LISTED else ""
+    raise DataError(f"{len(matches)} questions of run {record.run} begin with {row!r}: {listed}{more}")
 
 
 def _answered(store: Store, key: AnswerKey) -> Question | None:
@@ -224,9 +226,9 @@ def _absent(store: Store, record: Run, recipe: Recipe, question: Question) -> st
 def _changed(
     store: Store, before: Run | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Lists the names of the parts of the row key that differ from the run `before`. Returns () without such
-    a run, and ("absent",) if only missing sources differ. Returns ("row",) if that run lacks the question, or
-    if its stored answer does not show the difference. `old`, `key`: keys of both answers."""
+    """Lists the parts of the row key that differ from the run `before`: () without such a run; ("absent",) if
+    only missing sources differ; ("row",) if that run lacks the question, or if its answer does not show the
+    difference. `old`, `key`: keys of both answers."""
     if before is None:
         return ()
     if old is None:
@@ -248,11 +250,10 @@ def _steps(
     key: AnswerKey,
     why_of: Callable[[str], str],
 ) -> tuple[StageRequests, ...]:
-    """Lists the requests of each stage, by running the question through one stage after another with cached
-    values. A stage from outside is not run, and a stage with a stored fault cannot run: the question then
-    continues with the stored replies of that stage (`as_answered`). If any other stage needs a value that is
-    not cached, the requests of this stage and of later ones are unknown. `answered`: the stored answer, or
-    the question with its fault."""
+    """Lists the requests of each stage, by running the question through the stages with cached values. A
+    stage from outside is not run, and a stage with a stored fault cannot run: the question continues with its
+    stored replies (`as_answered`). If another stage needs a value that is not cached, its requests and those
+    of later stages are unknown. `answered`: the stored answer, or the question with its fault."""
     kit = CacheOnlyKit(LocalKit(index))
     memo = StoreMemo(store.uri, memo_versions(store))
     found: list[StageRequests] = []
@@ -278,9 +279,8 @@ def _steps(
                 raise
             refused, done = next(iter(faults_at(stage, answered) if answered else ()), None), unknown
             question = as_answered(recipe, stage, question, answered) if refused else None
-        replies = dict(call for calls in chats.calls.values() for call in calls)
         recorded = list[ModelChat]()
-        for chat, reply in replies.items():
+        for chat, reply in dict(call for calls in chats.calls.values() for call in calls).items():
             made = reply or refused
             text = f"{made.reason}: {made.detail}" if isinstance(made, Fault) else made and made.text
             recorded.append(ModelChat(tuple(chat), text))
@@ -291,17 +291,14 @@ def _steps(
 def as_answered(
     recipe: Recipe, stage: Stage[Step], question: Question, answered: Question | None
 ) -> Question | None:
-    """Returns the question after a stage that is not run, with the stage's replies from the stored answer.
-    Returns None if the answer lacks one of these replies. Returns None also if the stage writes other fields
-    than replies, or a reply that another stage writes, too."""
+    """Returns the question with the replies that a stage, which is not run, wrote in the stored answer.
+    Returns None if the answer lacks one of them, or if the stage writes other fields or another stage's
+    reply."""
     others = {w for s in recipe.question if s is not stage for w in s.step.writes()}
-    names = [w.removeprefix("replies.") for w in stage.step.writes() - others]
-    if answered is None or len(names) < len(stage.step.writes()):
+    names = [w.removeprefix("replies.") for w in stage.step.writes()]
+    if answered is None or stage.step.writes() & others or not all(n in answered.replies for n in names):
         return None
-    if not all(n in answered.replies for n in names):
-        return None
-    replies = {n: answered.replies[n] for n in names}
-    return replace(question, replies={**question.replies, **replies})
+    return replace(question, replies={**question.replies, **{n: answered.replies[n] for n in names}})
 
 
 def _requests(
@@ -313,8 +310,7 @@ def _requests(
     try:
         for name, table in tables.items():
             keys = [k for t, k in wanted if t == name]
-            version = record.memo.get(name, 0)
-            old += len(keys) if key.reused else len(lookup(store, table, keys, version))
+            old += len(keys) if key.reused else len(lookup(store, table, keys, record.memo.get(name, 0)))
     except StoreError:  # prune has removed that version of the memo
         return replace(unknown, requests=len(wanted))
     return StageRequests(unknown.step, unknown.reason, len(wanted), len(wanted) - old, old)

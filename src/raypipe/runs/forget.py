@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from raypipe.core.arrow import id_texts, with_id_texts
+from raypipe.core.bounded_rows import batches
 from raypipe.core.call_context import OF_SOURCES
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
@@ -58,11 +59,9 @@ class Target:
 
     def buried(self, reason: str) -> Tombstone:
         """Returns the target's tombstone, which names addresses, documents and questions by their digests."""
-        addresses = tuple(digest(x) for x in (*self.urls, *self.documents))
-        questions = tuple(digest(q) for q in self.questions)
-        return Tombstone(
-            FORMAT, self.tombstone, self.kind, reason, time.time(), addresses, self.sources, questions
-        )
+        addresses = tuple(map(digest, (*self.urls, *self.documents)))
+        refused = addresses, self.sources, tuple(map(digest, self.questions))
+        return Tombstone(FORMAT, self.tombstone, self.kind, reason, time.time(), *refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,7 @@ class Forgetting:
 def find_target(store: Store, given: str) -> Target:
     """Resolves a name: the id of a question or source, the id or path of a document, or a url. Also searches
     older table versions, since a release may name them. A forgotten name resolves by its tombstone, a record
-    of digests. Raises DataError if nothing has the name, and DataError if documents of several folders share
-    it."""
+    of digests. Raises DataError if nothing or documents of several folders have the name."""
     if _find_row(store, "questions", "id", [given]):
         return Target("question", given, questions=(given,))
     if _find_row(store, "sources", "id", [given]):
@@ -96,32 +94,27 @@ def find_target(store: Store, given: str) -> Target:
         if (stone := stones.get(target.tombstone)) is not None:
             fields: dict[str, Any] = {"sources": stone.sources, field: (given,)}
             return replace(target, **fields)
-    raise DataError(
-        f"{store.uri}: expected the url of a page, the path of a document, or the id of a source or "
-        f"question, found nothing named {given!r}. `raypipe inspect DIR ROW` shows the urls and sources "
-        "of an answer"
-    )
+    expected = "expected the url of a page, the path of a document, or the id of a source or question"
+    mend = "`raypipe inspect DIR ROW` shows the urls and sources of an answer"
+    raise DataError(f"{store.uri}: {expected}, found nothing named {given!r}. {mend}")
 
 
 def _find_row(store: Store, table: str, column: str, values: list[str]) -> dict[str, Any] | None:
-    """Returns the row with one of these values, from the newest version that has such a row. Raises DataError
-    if that version has several."""
+    """Returns the newest version's row with one of these values. Raises DataError if there are several."""
     for version in versions(store, table)[::-1]:
         columns = ["id", "source"] if table in ("documents", "layouts") else ["id"]
         found = rows(store.dataset(table, version), column, values, columns).to_pylist()
         if len(found) > 1:
-            raise DataError(
-                f"{store.uri}: {len(found)} folders have a document {values[0]!r}; name one by its id: "
-                f"{', '.join(sorted(row['id'] for row in found))}"
-            )
+            ids = ", ".join(sorted(row["id"] for row in found))
+            several = f"{len(found)} folders have a document {values[0]!r}"
+            raise DataError(f"{store.uri}: {several}; name one by its id: {ids}")
         for row in found:
             return dict(with_id_texts(row))
     return None
 
 
 def _find_page(store: Store, url: str) -> Target | None:
-    """Finds a page by its address, in the newest version that cites it. The page's name and snippet become
-    targets only if no document and no other address shares them."""
+    """Finds a page in the newest version that cites it. Shared names and snippets are no targets."""
     documents = set(id_texts(store.scan("documents", ["source"])["source"]))
     for version in versions(store, "questions")[::-1]:
         own, others = dict[str, str](), set(documents)
@@ -139,12 +132,11 @@ def _find_page(store: Store, url: str) -> Target | None:
 
 
 def named_versions(store: Store) -> dict[str, set[int]]:
-    """Maps each table to the versions that may be read: the newest, and those that releases, the last runs of
-    recipes, and living processes name."""
-    last, read, found = roots(store).last, read_now(store.files), dict[str, set[int]]()
+    """Maps each table to its newest version and the versions that releases, last runs and processes read."""
+    root_runs, read, found = roots(store).root_runs, read_now(store.files), dict[str, set[int]]()
     for table in tables(store):
         named = {*tagged(store, table).values(), *read.get(table, ())}
-        named |= {r.tables[table] for r in last if table in r.tables}
+        named |= {r.tables[table] for r in root_runs if table in r.tables}
         found[table] = named & set(versions(store, table)) | {store.version(table)}
     return found
 
@@ -158,15 +150,13 @@ def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: C
 
 
 def check_readers(store: Store, gone: Gone) -> None:
-    """Raises StoreError if a living process reads rows to be removed. A process that follows the live release
-    pins no versions, so it does not count."""
+    """Raises StoreError if a living process reads rows to be removed at pinned versions."""
     read = {table: versions for table, versions in read_now(store.files).items() if store.has(table)}
     for table, held in holding(store, gone, read).items():
         if held:
-            raise StoreError(
-                f"{store.uri}: an endpoint or `ask` over a recipe reads table {table} at version "
-                f"{min(held)}, which would be deleted. End it first; one over `live` switches by itself"
-            )
+            reader = f"an endpoint or `ask` over a recipe reads table {table} at version {min(held)}"
+            mend = "End it first; one over `live` switches by itself"
+            raise StoreError(f"{store.uri}: {reader}, which would be deleted. {mend}")
 
 
 def find(store: Store, targets: Sequence[Target], named: Mapping[str, Collection[int]]) -> Gone:
@@ -209,7 +199,6 @@ class _Search:
             else:
                 others.setdefault(row["recipe"], set()).add(row["id"])
         safe = {recipe: tuple(sorted(ids - resting)) for recipe, ids in others.items()}
-        ids = dict(documents=documents, resting=resting, cited=cited, graded=graded, answers=answers)
         passages, replies = self._passage_texts(), self._reply_keys(safe)
         cached = self._vector_and_score_keys(asked, passages, replies)
         segments: dict[str, set[Any]] = {}  # table of lengths or postings -> segments with a target's words
@@ -220,7 +209,11 @@ class _Search:
         keyed = {**segments, **cached, **replies}
         return replace(
             start,
-            **{name: tuple(sorted(found)) for name, found in ids.items()},
+            documents=tuple(sorted(documents)),
+            resting=tuple(sorted(resting)),
+            cited=tuple(sorted(cited)),
+            graded=tuple(sorted(graded)),
+            answers=tuple(sorted(answers)),
             keyed={table: tuple(sorted(keys)) for table, keys in keyed.items() if keys},
             safe=safe,
         )
@@ -261,10 +254,10 @@ class _Search:
     def _vector_and_score_keys(
         self, asked: Collection[str], passages: Sequence[str], replies: Mapping[str, Collection[Any]]
     ) -> dict[str, set[Any]]:
-        """Maps each memo table of vectors or scores to its keys to remove. These are keys of target texts,
-        and of texts from a reply to be removed: a search text (`hyde`), or a chunk with a note on its place
-        (`embed_contextual`). `asked`: texts of the questions with answers to remove, which may have been
-        scored with `passages`. `replies`: memo table of replies -> keys to remove."""
+        """Maps each memo table of vectors or scores to its keys to remove: keys of target texts, and of texts
+        from a removed reply, which are search texts (`hyde`) or chunks with a note on their place
+        (`embed_contextual`). `asked`: texts of the questions with answers to remove. `replies`: memo table of
+        replies -> keys to remove."""
         kinds = {table: table.partition("-") for table in memo_tables(self.store)}
         vectors = {table: identity for table, (kind, _, identity) in kinds.items() if kind == "embeddings"}
         keys_of: dict[str, set[Any]] = {table: set() for table in vectors}
@@ -281,37 +274,28 @@ class _Search:
             if kind == "scores":
                 keys_of[table] = lookup(self.store, MemoTable(table), sorted(score_keys(identity, pairs)))
         for table, keys in replies.items() if vectors else ():
-            reply_texts = set[str]()
-            for row in self._rows(table, "key", "text"):
-                if row["key"] not in keys:
-                    continue
-                with suppress(UnreadableReply):  # such a reply was never embedded
-                    reply_texts.add(read_text(answer_of(row["text"])).text)
-                if len(reply_texts) * (1 + len(passages)) >= KEYS:
-                    search(
-                        [*reply_texts],
-                        [placed(place, passage) for place in reply_texts for passage in passages],
-                    )
-                    reply_texts.clear()
-            search([*reply_texts], [placed(place, passage) for place in reply_texts for passage in passages])
+            stored = (row["text"] for row in self._rows(table, "key", "text") if row["key"] in keys)
+            for texts in batches(stored, max(1, KEYS // (1 + len(passages)))):
+                reply_texts = set[str]()
+                for text in texts:
+                    with suppress(UnreadableReply):  # such a reply was never embedded
+                        reply_texts.add(read_text(answer_of(text)).text)
+                with_notes = [placed(note, passage) for note in reply_texts for passage in passages]
+                search([*reply_texts], with_notes)
         return keys_of
 
     def _reply_keys(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
-        """Maps each memo table of replies to its keys to remove. A reply is removed if it records no source
-        and no question, if one of its sources is a target, or if one of its questions is not in `safe`.
-        `safe`: recipe -> questions whose replies are kept."""
+        """Maps each memo table of replies to its keys to remove: replies that record no source or question,
+        or a target source, or a question outside `safe`. `safe`: recipe -> questions whose replies are
+        kept."""
 
         def stays(row: Mapping[str, Any]) -> bool:
             if row["recipe"] == OF_SOURCES:
                 return set(row["questions"]).isdisjoint(self.start.sources)
             return set(row["questions"]).issubset(safe.get(row["recipe"], ()))
 
-        return {
-            table: {
-                row["key"]
-                for row in self._rows(table, "key", "recipe", "questions")
-                if not (row["questions"] and stays(row))
-            }
-            for table in memo_tables(self.store)
-            if table.startswith("replies-")
-        }
+        keys_of: dict[str, set[Any]] = {}
+        for table in (t for t in memo_tables(self.store) if t.startswith("replies-")):
+            stored = self._rows(table, "key", "recipe", "questions")
+            keys_of[table] = {row["key"] for row in stored if not (row["questions"] and stays(row))}
+        return keys_of

@@ -34,6 +34,10 @@ class GateFailed(RaypipeError):
     exit_code = 7
 
 
+def _failed(gate: str, why: str) -> GateFailed:
+    return GateFailed(f"gate {gate}: {why}. live stays as it is")
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """A bound on one number of a run: `score>=0.1`."""
@@ -59,12 +63,9 @@ _GATE = re.compile(r"\A\s*([a-z_][a-z0-9_]*)\s*(>=|<=|==|>|<)\s*(-?(?:[0-9]*\.)?
 
 def gate(text: str) -> Gate:
     """Parses a gate. Raises ConfError if the text is not one."""
-    match = _GATE.fullmatch(text)
-    if not match:
-        raise ConfError(
-            f"gate {text!r}: expected better, not-worse, or METRIC, one of {' '.join(_COMPARE)}, and a "
-            "number: score>=0.1"
-        )
+    if not (match := _GATE.fullmatch(text)):
+        expected = f"better, not-worse, or METRIC, one of {' '.join(_COMPARE)}, and a number: score>=0.1"
+        raise ConfError(f"gate {text!r}: expected {expected}")
     return Gate(text, match[1], match[2], float(match[3]))
 
 
@@ -73,64 +74,55 @@ def check(
 ) -> None:
     """Raises GateFailed for the first gate that a run fails, and ConfError for an unknown metric.
 
-    A gate fails if the run's number is missing or breaks the bound. A gate on a measure has three more
-    conditions. At least `min_scored` (0..1) of the questions are scored; their groups suffice for a 95 %
-    interval; and the unfavourable end of the interval meets the bound, except for `==`. A run with answers
-    kept from earlier runs fails every gate. `unscored`: ids of the questions without a score, for the
-    message.
-    """
+    A gate fails if the run's number is missing or breaks the bound. For a measure, at least `min_scored`
+    (0..1) of the questions must be scored, their groups must suffice for a 95 % interval, and the
+    unfavourable end of the interval must meet the bound, except for `==`. A run with answers kept from
+    earlier runs fails every gate. `unscored`: ids of the questions without a score, for the message."""
+    run = f"run {record.run}"
     if gates and record.kept:
-        raise GateFailed(
-            f"gate {gates[0].text}: {sum(record.kept.values())} of {record.questions} answers of run "
-            f"{record.run} were kept from earlier runs, so its numbers are not those of its recipe. Run the "
-            f"eval without --only-new. live stays as it is"
-        )
+        answers = f"{sum(record.kept.values())} of {record.questions} answers of {run}"
+        why = f"{answers} were kept from earlier runs, so its numbers are not those of its recipe"
+        raise _failed(gates[0].text, f"{why}. Run the eval without --only-new")
     means = {m.measure: m.mean for m in record.measures}
     counts = {name: getattr(record, name) for name in COUNTED}
     numbers = {**means, **counts, **(asdict(record.score) if record.score else {})}
     for g in gates:
         if g.metric not in numbers:
-            raise ConfError(
-                f"gate {g.text!r}: run {record.run}, kind {record.kind} has no such metric; "
-                f"{config.did_you_mean(g.metric, numbers)}"
-            )
+            known = config.did_you_mean(g.metric, numbers)
+            raise ConfError(f"gate {g.text!r}: {run}, kind {record.kind} has no such metric; {known}")
         found = numbers[g.metric]
         if found is None:
-            raise GateFailed(f"gate {g.text}: run {record.run} has no {g.metric}: nothing was scored")
+            raise GateFailed(f"gate {g.text}: {run} has no {g.metric}: nothing was scored")
         measured = g.metric in means or g.metric in SHARES
         interval, mean, scored, total = _measured(g, record) if measured else (None, 0.0, 0, 0)
         if scored < min_scored * total:
             share = math.floor(100 * scored / total) / 100
             how = " (`raypipe eval ... --judge MODEL`)" if g.metric in SHARES else ""
             needed = math.ceil(min_scored * total) - scored
-            raise GateFailed(
-                f"gate {g.text}: {scored} of {total} questions of run {record.run} are scored, expected at "
-                f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow "
-                f"it with --min-scored {share:g}. live stays as it is"
+            raise _failed(
+                g.text,
+                f"{scored} of {total} questions of {run} are scored, expected at least {min_scored:.0%}: "
+                f"{needed} more{_named(unscored)}. Score the others{how}, or allow it with --min-scored "
+                f"{share:g}",
             )
         if not g.holds(float(found)):
-            raise GateFailed(
-                f"gate {g.text}: run {record.run} has {g.metric} {found:g}{seen_by_a_fit(record.seen)}. "
-                "live stays as it is"
-            )
+            raise _failed(g.text, f"{run} has {g.metric} {found:g}{seen_by_a_fit(record.seen)}")
         if measured and interval is None:
-            raise GateFailed(
-                f"gate {g.text}: the questions of run {record.run} come in too few groups for an interval, "
-                f"expected at least {FEWEST_GROUPS}. live stays as it is"
-            )
+            few = f"the questions of {run} come in too few groups for an interval"
+            raise _failed(g.text, f"{few}, expected at least {FEWEST_GROUPS}")
         # The end of the interval that must meet the bound; None for `==`, which no interval can prove.
         end = interval and {">": interval[0], "<": interval[1]}.get(g.comparison[0])
         if interval and end is not None and not g.holds(end):
-            raise GateFailed(
-                f"gate {g.text}: run {record.run} has {g.metric} {mean:g} over {scored} questions, 95 % "
-                f"interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to hold for all of it"
-                f"{_named(unscored)}{seen_by_a_fit(record.seen)}. live stays as it is"
+            raise _failed(
+                g.text,
+                f"{run} has {g.metric} {mean:g} over {scored} questions, 95 % interval {interval[0]:.3f} to "
+                f"{interval[1]:.3f}, and the bound has to hold for all of it{_named(unscored)}"
+                f"{seen_by_a_fit(record.seen)}",
             )
 
 
 def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int]:
-    """Returns the interval (None: too few groups), the value, and the numbers of scored and of all questions
-    for the measure of a gate."""
+    """Returns interval (None: too few groups), value, scored and all questions of a gate's measure."""
     if (m := record.measure(gate.metric)) is not None:
         return m.interval, m.mean or 0.0, m.scored, m.of
     assert record.score is not None
@@ -140,25 +132,22 @@ def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int
         interval = score_interval(right, missing, wrong)
     else:
         interval = rate_interval(getattr(score, _HITS[gate.metric]), right + missing + wrong)
-    value: float = getattr(score, gate.metric)
-    return interval, value, *scored_of(score)
+    return interval, getattr(score, gate.metric), *scored_of(score)
 
 
 def seen_by_a_fit(questions: int) -> str:
-    """Returns a warning that a fit or adapter of the recipe has seen some of the run's questions.
-    `questions`: their number; without any the warning is empty."""
-    if not questions:
-        return ""
+    """Returns a warning that a fit or adapter has seen `questions` of the run's questions; "" for 0."""
     by = "a fit or an adapter of its recipe"
-    return f"; {questions} of its questions were seen by {by}, so its scores are too good"
+    return (
+        f"; {questions} of its questions were seen by {by}, so its scores are too good" if questions else ""
+    )
 
 
 def _named(unscored: Sequence[str]) -> str:
     """Lists the unscored questions, for a message."""
-    if not unscored:
-        return ""
     more = ", ..." * (len(unscored) > NAMED)
-    return f"; not scored: {len(unscored)} ({', '.join(unscored[:NAMED])}{more})"
+    listed = f"{', '.join(unscored[:NAMED])}{more}"
+    return f"; not scored: {len(unscored)} ({listed})" if unscored else ""
 
 
 def scored_of(score: CragScore) -> tuple[int, int]:
@@ -195,8 +184,7 @@ def relative_gate(text: str) -> RelativeGate | None:
     RelativeGate(text='not-worse:0.01', better=False, margin=0.01)
     >>> relative_gate("score>=0.1")
     """
-    match = _RELATIVE.fullmatch(text)
-    if match is None:
+    if (match := _RELATIVE.fullmatch(text)) is None:
         return None
     margin = MARGIN if match[2] is None else float(match[2])
     if not margin or (match[2] is not None and match[1] == "better"):

@@ -2,8 +2,8 @@
 
 `release.roots` collects what the store has and what must remain, its roots:
 
-- `runs`: all finished runs; `last`: the last run of each recipe file, a root.
-- `releases`: all releases; `released`: those in the history or just rolled back, roots.
+- `runs`: all finished runs; `root_runs`: the last run of each recipe file.
+- `releases`: all releases; `root_releases`: the releases in the history or just rolled back.
 - `named`: tables that a root names or a living process reads; `ever_named`: tables of any run or release.
 
 A table is removed if it is in `ever_named` and not in `named`. A table that no finished run named remains,
@@ -40,27 +40,13 @@ from raypipe.store.memo.memo import expired
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO, OF_SOURCES
 
-KINDS = (
-    "work",
-    "run",
-    "release",
-    "tag",
-    "table",
-    "answers",
-    "replies",
-    "faults",
-    "sources",
-    "parts",
-    "adapter",
-    "training",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Removal:
     """A thing that a prune removes, or would remove in a dry run."""
 
-    kind: str  # one of KINDS
+    # work, run, release, tag, table, answers, replies, faults, sources, parts, adapter or training
+    kind: str
     name: str
     rows: int
 
@@ -77,20 +63,19 @@ def prune(
     versions older than `kept` that no process reads and no tag protects. `abandoned`: names of unfinished
     work to give up, or their beginnings. `replies`: names of language models whose replies are removed.
 
-    Raises StoreError if another driver works on the store. Raises StoreError if unfinished work remains,
-    except in a dry run. Raises ConfError if a name in `abandoned` matches no work or several, and as
-    `replies_given_up` does.
-    """
+    Raises StoreError if another driver works on the store or, except in a dry run, unfinished work remains.
+    Raises ConfError if a name in `abandoned` matches no work or several, and as `replies_given_up` does."""
     with store.lease("driver", "prune"):
         work = [matching(keep.unfinished(store), name) for name in abandoned]
         if not dry_run:
             forget_runs(store, [run for name in work if (run := keep.abandon(store, name))])
         with driving(store, "prune"), store.lease("release", "prune"):
-            if not dry_run and (left := keep.unfinished(store)):
+            if not dry_run and (unfinished := keep.unfinished(store)):
+                listed = f"{len(unfinished)} pieces of work are unfinished ({', '.join(unfinished[:3])})"
+                mend = f"give it up: `raypipe prune --abandon {unfinished[0]}`"
                 raise StoreError(
-                    f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and "
-                    "may need what would be deleted. Run the same command again to its end, or give it up: "
-                    f"`raypipe prune --abandon {left[0]}`"
+                    f"{store.uri}: {listed}, and may need what would be deleted. Run "
+                    f"the same command again to its end, or {mend}"
                 )
             now, roots = clock(), release.roots(store)
             removals = list(_removals(store, roots, now, kept, replies))
@@ -104,34 +89,35 @@ def matching(names: Sequence[str], begin: str) -> str:
     matches = [name for name in names if name.startswith(begin)]
     if len(matches) != 1:
         listed = ", ".join(matches or names) or "nothing is unfinished"
-        raise ConfError(
-            f"--abandon {begin!r}: expected the name (or its beginning) of one unfinished work; {listed}"
-        )
+        expected = "expected the name (or its beginning) of one unfinished work"
+        raise ConfError(f"--abandon {begin!r}: {expected}; {listed}")
     return matches[0]
+
+
+def _has_digest(name: str) -> bool:
+    """Returns whether a table's name ends in a digest. Other tables, such as `questions`, always remain."""
+    return "-" in name
 
 
 def _removals(
     store: Store, roots: release.Roots, now: float, min_age: timedelta, replies: Collection[str]
 ) -> Iterator[Removal]:
-    ids, kept_ids = {r.id for r in roots.releases}, {r.id for r in roots.released}
+    every, kept = (roots.runs, roots.releases), (roots.root_runs, roots.root_releases)
+    ids, kept_ids = ({r.id for r in releases} for _, releases in (every, kept))
     yield from (Removal("release", r.id, len(r.tables)) for r in roots.releases if r.id not in kept_ids)
     tables = keep.tables(store)
     orphans = Counter(name for table in tables for name in keep.tagged(store, table) if name not in ids)
     yield from (Removal("tag", name, n) for name, n in sorted(orphans.items()))
-    paid = {table for table, _ in release.replies_named(roots.runs, roots.releases)} - replies_given_up(
-        roots, replies
-    )
-    # With "-": tables named by a digest. Others, such as `questions`, always remain.
-    dropped = [t for t in tables if "-" in t and t in roots.ever_named - roots.named - paid]
+    paid = {table for table, _ in release.replies_named(*every)} - replies_given_up(roots, replies)
+    unnamed = roots.ever_named - roots.named - paid
+    dropped = [t for t in tables if _has_digest(t) and t in unnamed]
     yield from (Removal("table", table, store.count(table)) for table in dropped)
-    digests = (
-        {r.digest for r in roots.runs} - {r.digest for r in roots.last} - {r.digest for r in roots.released}
-    )
-    for digest in sorted(digests):
+    digests = {r.digest for r in roots.runs} - {r.digest for r in roots.root_runs}
+    for digest in sorted(digests - {r.digest for r in roots.root_releases}):
         if rows := store.count("answers", f"recipe = X'{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in sorted(release.request_tables(roots.runs, roots.releases) & set(tables) - set(dropped)):
-        if over := _ended(store, table, now):
+    for table in sorted(release.request_tables(*every) & set(tables) - set(dropped)):
+        if over := _expired(store, table, now):
             yield Removal("replies", table, len(over))
     if sources := uncited(store):
         yield Removal("sources", "cited by no question and no document", len(sources))
@@ -141,14 +127,9 @@ def _removals(
     if faults := old_faults(store, remaining, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
     trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, min_age.total_seconds())
-    # Adapters that some run or release names, but no root.
-    ended = release.adapters_named(roots.runs, roots.releases) - release.adapters_named(
-        roots.last, roots.released
-    )
-    adapter_recipes = {
-        n: adapters.adapter_recipe(store.files, n) for n in adapters.adapter_names(store.files)
-    }
-    given_up = [n for n, made in adapter_recipes.items() if str(made.get("adapter", "")) in ended]
+    ended = release.adapters_named(*every) - release.adapters_named(*kept)
+    made = {n: adapters.adapter_recipe(store.files, n) for n in adapters.adapter_names(store.files)}
+    given_up = [n for n, recipe in made.items() if str(recipe.get("adapter", "")) in ended]
     yield from (Removal("adapter", n, 0) for n in (*given_up, *parts_of_adapters))
     yield from (Removal("training", name, 0) for name in trainings)
     if parts := keep.staged(store):
@@ -166,15 +147,13 @@ def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
         if name not in named:
             raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
         if not (unnamed := named[name] - found.named):
-            raise ConfError(
-                f"--replies {name!r}: expected a model that is no longer in use; a release or the last run "
-                "of a recipe names it, and would call it again"
-            )
+            used = "a release or the last run of a recipe names it, and would call it again"
+            raise ConfError(f"--replies {name!r}: expected a model that is no longer in use; {used}")
         tables |= unnamed
     return tables
 
 
-def _ended(store: Store, table: str, now: float) -> list[str]:
+def _expired(store: Store, table: str, now: float) -> list[str]:
     """Returns the keys of expired replies, which no run looks up."""
     # "@" in a key precedes the refresh period of the reply (`memo.request_key`).
     keys = store.scan(table, columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
@@ -182,22 +161,22 @@ def _ended(store: Store, table: str, now: float) -> list[str]:
 
 
 def uncited(store: Store) -> list[str]:
-    """Lists the ids of sources that no stored question or document cites. Returns none if some question has
-    no citations, since it searches the whole store."""
+    """Lists sources that no question or document cites; none if a question searches the whole store."""
     cited = set(id_texts(store.scan("documents", ["source"])["source"]))
     for batch in store.batches("questions", ["citations"]):
         column = batch["citations"]
         if column.null_count:
             return []
         cited |= cited_sources(column)
-    ids = store.scan("sources", ["id"])["id"]
-    return [s for s in id_texts(ids) if s not in cited]
+    return [s for s in id_texts(store.scan("sources", ["id"])["id"]) if s not in cited]
 
 
 def _remove(
     store: Store, roots: release.Roots, removals: Sequence[Removal], now: float, min_age: timedelta
 ) -> None:
-    names = {kind: [r.name for r in removals if r.kind == kind] for kind in KINDS}
+    names = defaultdict[str, list[str]](list)
+    for removal in removals:
+        names[removal.kind].append(removal.name)
     for name in names["release"]:
         release.forget(store, name)
     for name in names["tag"]:
@@ -208,7 +187,7 @@ def _remove(
             note_loss(store, table, "pruned")  # first: a kill after it only makes plans looser
         keep.drop(store, table)
     for table in names["replies"]:
-        store.forget(table, "key", _ended(store, table, now))
+        store.forget(table, "key", _expired(store, table, now))
     if names["answers"]:
         store.forget("answers", "recipe", names["answers"])
     if names["sources"]:
@@ -234,7 +213,7 @@ def _remove(
     for table in keep.tables(store):  # now remove old versions, and files that no version names
         keep.compact(store, table)
         store.index(table)
-        named = {r.tables[table] for r in roots.last if table in r.tables}  # may still be promoted
+        named = {r.tables[table] for r in roots.root_runs if table in r.tables}  # may still be promoted
         keep.clean(store, table, named | read.get(table, set()), min_age)
         keep.free_table(store, table)
 
@@ -254,18 +233,17 @@ def old_faults(store: Store, tables: Collection[str], gone: Iterable[Run]) -> li
         return []
     notes = {name.partition(".")[0] for name in store.files.names(INGESTED)}
     forgotten = {k.key for r in gone for k in answer_keys(store, r.run).values()}
-    # Only the name of a table has a "-", an answer's key has none.
-    asked = {r["digest"] for r in rows if "-" not in r["digest"] and r["run"] not in READS}
+    asked = {r["digest"] for r in rows if not _has_digest(r["digest"]) and r["run"] not in READS}
     forgotten |= asked - set(store.missing("answers", "key", sorted(asked)))
-    of_table: dict[str, set[str]] = {}
+    of_table = defaultdict[str, set[str]](set)
     for r in rows:
-        if "-" in r["digest"]:
-            of_table.setdefault(r["digest"], set()).add(r["id"])
+        if _has_digest(r["digest"]):
+            of_table[r["digest"]].add(r["id"])
     pending = {t: set(store.missing(t, "source", sorted(ids))) for t, ids in of_table.items() if t in tables}
 
     def old(id: str, digest: str, run: str) -> bool:
         if run in READS:
             return digest not in notes
-        return id not in pending.get(digest, ()) if "-" in digest else digest in forgotten
+        return id not in pending.get(digest, ()) if _has_digest(digest) else digest in forgotten
 
     return [r["_rowid"] for r in rows if old(r["id"], r["digest"], r["run"])]

@@ -1,8 +1,7 @@
 """Record of a finished run, written once, after the run's other files.
 
 The record is a JSON file in the run's folder, with a copy in the store. The store also holds the keys of the
-run's answers. Reports, plans, releases and comparisons read the record. `stage_records` describes the stages
-and models in it, `run_parts` their work and cost. Does not depend on how a run is made.
+run's answers. `stage_records` describes the stages and models in the record, `run_parts` their work and cost.
 """
 
 from __future__ import annotations
@@ -176,9 +175,9 @@ class AnswerKey:
 
 
 def reason(old: Run | None, new: StageRecord, own: Mapping[str, Difference]) -> str:
-    """Returns the reason why a stage computes a row that an earlier run had: model, prompt, parameter,
+    """Returns the reason for a stage to compute a row that an earlier run had: model, prompt, parameter,
     version, or upstream for a difference in an earlier stage. Returns "row" if nothing differs, or if `old`
-    is None. `own`: stage -> difference of this stage itself from run `old`."""
+    is None. `own`: stage -> difference of the stage's own step or gate from run `old`."""
     if new.name in own:
         return own[new.name].kind
     before = old.stage(new.name) if old else None
@@ -186,8 +185,7 @@ def reason(old: Run | None, new: StageRecord, own: Mapping[str, Difference]) -> 
 
 
 def write(store: Store, record: Run, keys: Sequence[AnswerKey], folder: Path) -> None:
-    """Writes a run's record and answer keys to the store, and last the record to the run's folder: a folder
-    with a record is complete (`withdraw`)."""
+    """Writes a run's record and answer keys to the store, and last the record to the run's folder."""
     plain = [dataclasses.asdict(k) | {"measures": k.measures and list(k.measures.items())} for k in keys]
     rows = pa.Table.from_pylist(plain, schema=_KEYS)
     store.files.write(f"{ANSWER_KEYS}/{record.run}.arrow", arrow.file_of(rows))
@@ -206,32 +204,18 @@ def withdraw(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-_KEYS = pa.schema(
-    [
-        ("question", pa.string()),
-        ("key", pa.string()),
-        ("row", pa.string()),
-        ("reused", pa.bool_()),
-        ("absent", pa.string()),
-        ("verdict", pa.string()),
-        ("measures", pa.map_(pa.string(), pa.float64())),
-        ("kept", pa.string()),
-    ]
-)
+_TYPES = {"reused": pa.bool_(), "measures": pa.map_(pa.string(), pa.float64())}
+_KEYS = pa.schema([(f.name, _TYPES.get(f.name, pa.string())) for f in dataclasses.fields(AnswerKey)])
 
 
 def read(folder: Path) -> Run:
-    """Reads the record from a run's folder. Raises DataError if the folder has no record, since the run did
-    not finish, and DataError if the record cannot be read."""
+    """Reads the record from a run's folder. Raises DataError if there is none, or if it is damaged."""
     path = run_parts.RunFolder(folder).record
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
-        found = (
-            f"no run.json, which is written last. {run_parts.EVAL_AGAIN}"
-            if folder.is_dir()
-            else "no such folder"
-        )
+        none = f"no run.json, which is written last. {run_parts.EVAL_AGAIN}"
+        found = none if folder.is_dir() else "no such folder"
         raise DataError(f"{folder}: expected the --out folder of a finished eval, found {found}") from e
     return _parsed(text, str(path))
 
@@ -243,14 +227,14 @@ def recent(store: Store, most: int) -> list[Run]:
 
 
 def readable(store: Store, most: int) -> tuple[list[Run], int]:
-    """Returns the readable runs among the last `most`, newest first, and the number of unreadable ones."""
-    found, unread = [], 0
+    """Returns the readable runs among the last `most`, newest first, and the number of unreadable runs."""
+    runs, unread = list[Run](), 0
     for name in reversed(store.files.names(RECORDS)[-most:]):
         try:
-            found += [run] if (run := _stored(store, name)) is not None else []
+            runs += filter(None, [_stored(store, name)])
         except RaypipeError:
             unread += 1
-    return found, unread
+    return runs, unread
 
 
 def _stored(store: Store, name: str) -> Run | None:
@@ -294,18 +278,15 @@ def _parsed(text: str, file: str) -> Run:
     try:
         tree = json.loads(text)
     except ValueError as e:
-        raise DataError(
-            f"{file}: expected the record of a run, found {text[:60]!r} ({e}). {run_parts.EVAL_AGAIN}"
-        ) from e
-    found = tree.get("format") if isinstance(tree, dict) else tree
-    if found != run_parts.JSON_FORMAT:
-        raise DataError(f"{file}: record of format {found}, this raypipe reads {run_parts.JSON_FORMAT}")
+        found = f"found {text[:60]!r} ({e}). {run_parts.EVAL_AGAIN}"
+        raise DataError(f"{file}: expected the record of a run, {found}") from e
+    number = tree.get("format") if isinstance(tree, dict) else tree
+    if number != run_parts.JSON_FORMAT:
+        raise DataError(f"{file}: record of format {number}, this raypipe reads {run_parts.JSON_FORMAT}")
     try:
         return Run.model_validate(tree)
     except ValidationError as e:
         first = e.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        place, found = ".".join(map(str, first["loc"])), f"found {first['input']!r:.80}"
         expected = first["msg"].replace("Input should be", "expected")
-        raise DataError(
-            f"{file}: {place}: {expected}, found {first['input']!r:.80}. {run_parts.EVAL_AGAIN}"
-        ) from e
+        raise DataError(f"{file}: {place}: {expected}, {found}. {run_parts.EVAL_AGAIN}") from e

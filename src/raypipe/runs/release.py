@@ -4,16 +4,16 @@ A release is a file that never changes: the whole recipe, and the table versions
 protected by a tag. `live` is a small file, replaced atomically after everything else is in place, so a reader
 sees either the old or the new release.
 
-Roots are the last run of each recipe file, the releases of the history, those rolled back since the last
-promotion, and tables that a process reads now. A prune keeps every table that a root names, memo tables of
-models and graphs included. It may remove any other table that a run once named. The number in a record's file
-name tells which run of a recipe is the last; clocks play no part. Reads records and the store; runs nothing.
+Roots are the last run of each recipe file, the releases of the history, the releases rolled back since the
+last promotion, and tables that a process reads now. A prune keeps every table that a root names, tables of
+the memo (the cache) included. It may remove any other table that a run once named. The number in a record's
+file name tells which run is the last; clocks play no part.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,23 +85,19 @@ def promote(
     passed: Sequence[str] = (),
     against: Release | None = None,
 ) -> Release:
-    """Makes a finished run the live release. Does nothing if the run is live already.
-
-    `gates` are bounds on the run's own numbers. `passed`: texts of further gates, which compared the run with
-    the release `against` and held.
+    """Makes a finished run the live release, unless it is live already. After an error, the live release is
+    the same as before. `gates` are bounds on the run's own numbers. `passed`: texts of further gates, which
+    compared the run with the release `against` and held.
 
     Raises GateFailed if a gate fails, or if `against` is given and is not live any more. Raises ConfError for
     a run in which golds replaced a stage, for a gate on an unknown metric, and for a recipe that this raypipe
-    would compute differently. Raises StoreError if a table version that the run searched is missing. After an
-    error, the live release is the same as before.
-    """
+    would compute differently. Raises StoreError if a table version that the run searched is missing."""
     if record.oracle:
         why = f"is an oracle run: golds replaced its {record.oracle}"
         if record.oracle == "labels":
             why = "made training labels: one of its stages returns golds"
-        raise ConfError(
-            f"run {record.run} {why}, so it cannot answer live questions. Promote a run of the recipe itself"
-        )
+        do = "so it cannot answer live questions. Promote a run of the recipe itself"
+        raise ConfError(f"run {record.run} {why}, {do}")
     keys = answer_keys(store, record.run) if gates else {}
     check(record, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
     with store.lease("release", f"promote {record.run}"):
@@ -138,20 +134,19 @@ def promote(
 
 
 def rollback(store: Store) -> Release:
-    """Makes the previous release of the history live again. Raises ConfError if the history has no previous
-    release, or if the file of that release is missing."""
+    """Makes the previous release of the history live again. Raises ConfError if there is none."""
     with store.lease("release", "rollback"):
         ids = history(store)
         if len(ids) < 2:
             raise ConfError(f"{store.uri}: no earlier release to go back to; `raypipe releases` lists them")
-        before = release_of(store, ids[-2])
+        before = _release(store, ids[-2])
         _point(store, ids[:-1])
     return before
 
 
 def live(store: Store) -> Release | None:
     """Returns the live release; None if the history is empty, as before the first promotion."""
-    return release_of(store, ids[-1]) if (ids := history(store)) else None
+    return _release(store, ids[-1]) if (ids := history(store)) else None
 
 
 def live_now(store: Store) -> Release:
@@ -163,7 +158,7 @@ def live_now(store: Store) -> Release:
 
 def releases(store: Store) -> list[Release]:
     """Lists all stored releases, oldest first, including releases that were rolled back."""
-    return [release_of(store, id) for id in _ids(store)]
+    return [_release(store, id) for id in _ids(store)]
 
 
 def history(store: Store) -> tuple[str, ...]:
@@ -201,18 +196,15 @@ def _point(store: Store, history: tuple[str, ...]) -> None:
     write_record(store, f"{RELEASES}/{LIVE}.json", _Pointer(history[-1], history))
 
 
-def release_of(store: Store, id: str) -> Release:
+def _release(store: Store, id: str) -> Release:
     """Reads a release by its id. Raises ConfError if it is missing, and StoreError for another format."""
     name = f"{RELEASES}/{check_run(id)}.json"
-    found = read_record(store, name, Release, MEND)
-    if found is None:
+    if (release := read_record(store, name, Release, MEND)) is None:
         raise ConfError(f"{store.uri}/{name} is missing: promote a run again")
-    if found.format != FORMAT:
-        raise StoreError(
-            f"{store.uri}/{name}: release of format {found.format}, this raypipe reads {FORMAT}: promote "
-            "a run again"
-        )
-    return found
+    if release.format != FORMAT:
+        formats = f"release of format {release.format}, this raypipe reads {FORMAT}"
+        raise StoreError(f"{store.uri}/{name}: {formats}: promote a run again")
+    return release
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,19 +229,15 @@ def summary(release: Release, live_id: str) -> ReleaseLine:
     """Returns a release as a line of the list. `live_id`: id of the live release."""
     score, lead = release.score, release.lead
     scored, questions = scored_of(score) if score else (lead.scored, lead.of) if lead else (0, 0)
+    same = {name: getattr(release, name) for name in ("id", "run", "digest", "seen", "gates", "promoted")}
     return ReleaseLine(
-        release.id,
-        release.id == live_id,
-        release.run,
-        release.title,
-        release.digest,
-        score.score if score else None,
-        scored,
-        questions,
-        lead,
-        release.seen,
-        release.gates,
-        release.promoted,
+        live=release.id == live_id,
+        recipe=release.title,
+        score=score.score if score else None,
+        scored=scored,
+        questions=questions,
+        measure=lead,
+        **same,
     )
 
 
@@ -258,82 +246,72 @@ EVERY_RUN = 1_000_000  # more runs than a store has
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The finished runs and releases of a store. `last` and `released` are roots: a prune keeps the tables
-    that they name."""
+    """The finished runs and releases of a store, and the roots among them."""
 
-    runs: tuple[Run, ...]  # all finished runs, newest first
-    last: tuple[Run, ...]  # the last run of each recipe file (`last_of_each`)
-    releases: tuple[Release, ...]  # all stored releases, oldest first
-    released: tuple[Release, ...]  # releases in the history, or rolled back since the last promotion
-    named: frozenset[str]  # tables that a root names, or that a living process reads
-    ever_named: frozenset[str]  # tables that any run or release names, root or not
+    runs: Sequence[Run]  # all finished runs, newest first
+    root_runs: Sequence[Run]  # the last run of each recipe file (`last_of_each`)
+    releases: Sequence[Release]  # all stored releases, oldest first
+    root_releases: Sequence[Release]  # releases in the history, or rolled back since the last promotion
+    named: set[str]  # tables that a root names, or that a living process reads
+    ever_named: set[str]  # tables that any run or release names, root or not
 
     def older(self) -> list[Run]:
-        """Lists the runs that may be removed: not in `last`, not promoted to a release in `released`, and too
-        old for a plan or comparison to read."""
-        kept = {r.run for r in (*self.last, *self.runs[:LOOKED_BACK])} | {r.run for r in self.released}
+        """Lists the runs to remove: not named by roots, and too old for a plan or comparison to read."""
+        kept = {r.run for r in (*self.root_runs, *self.runs[:LOOKED_BACK])}
+        kept |= {r.run for r in self.root_releases}
         return [r for r in self.runs if r.run not in kept]
 
 
 def roots(store: Store) -> Roots:
     """Finds the roots of a store."""
-    runs, every = recent(store, EVERY_RUN), releases(store)
-    ids = history(store)
+    runs, every, ids = recent(store, EVERY_RUN), releases(store), history(store)
     # Releases newer than the live one were rolled back. They are kept until the next promote.
     newer = [r.id for r in every].index(ids[-1]) + 1 if ids else len(every)
-    released = [r for i, r in enumerate(every) if r.id in ids or i >= newer]
-    last = last_of_each(runs)
-    return Roots(
-        tuple(runs),
-        tuple(last),
-        tuple(every),
-        tuple(released),
-        frozenset(tables_named(last, released) | read_now(store.files).keys()),
-        frozenset(tables_named(runs, every)),
-    )
+    root_releases = [r for i, r in enumerate(every) if r.id in ids or i >= newer]
+    root_runs = last_of_each(runs)
+    named = tables_named(root_runs, root_releases) | read_now(store.files).keys()
+    return Roots(runs, root_runs, every, root_releases, named, tables_named(runs, every))
 
 
 def last_of_each(runs: Sequence[Run]) -> list[Run]:
-    """Returns the last run of each recipe file. `runs`: newest first. A run with --set counts only if no run
-    of the unchanged file has finished."""
+    """Returns each recipe file's last run, one without --set if there is any. `runs`: newest first."""
     ordered = sorted(reversed(runs), key=lambda r: not r.recipe.get("sets"))
     return list({r.recipe.get("file") or r.recipe["name"]: r for r in ordered}.values())
 
 
-def tables_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
+def tables_named(runs: Sequence[Run], promoted: Sequence[Release]) -> set[str]:
     """Returns the tables that runs and releases read, and the memo tables of their models and graphs."""
-    runs, released = list(runs), list(released)
-    found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
+    found = {table for r in _both(runs, promoted) for table in r.tables}
     identities = {m.identity for r in runs for m in r.models}
-    identities |= {model_identity(m) for m in _models(released)}
+    identities |= {model_identity(m) for m in _models(promoted)}
     found |= {f"{kind}-{identity}" for kind in ("embeddings", "scores") for identity in identities}
-    found |= {table for table, _ in replies_named(runs, released)}
-    return found | request_tables(runs, released)
+    found |= {table for table, _ in replies_named(runs, promoted)}
+    return found | request_tables(runs, promoted)
 
 
-def replies_named(runs: Iterable[Run], released: Iterable[Release]) -> set[tuple[str, str]]:
+def replies_named(runs: Sequence[Run], promoted: Sequence[Release]) -> set[tuple[str, str]]:
     """Returns (memo table, model name) for each language model that runs and releases name."""
     records = [m for r in runs for m in r.models if m.kind == "generator"]
     found = {(m.replies or f"replies-{m.identity}", m.name) for m in records}
-    return found | {(replies_of(m).name, m.name) for m in _models(released) if m.kind == "generator"}
+    return found | {(replies_of(m).name, m.name) for m in _models(promoted) if m.kind == "generator"}
 
 
-def _models(released: Iterable[Release]) -> list[Model]:
-    found = [Model(**fields) for r in released for fields in fields_of(r.recipe, Model)]
-    return [m for m in found if not m.absent]
+def _models(promoted: Sequence[Release]) -> list[Model]:
+    models = [Model(**fields) for r in promoted for fields in fields_of(r.recipe, Model)]
+    return [m for m in models if not m.absent]
 
 
-def adapters_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
+def _both(runs: Sequence[Run], promoted: Sequence[Release]) -> list[Run | Release]:
+    return [*runs, *promoted]
+
+
+def adapters_named(runs: Sequence[Run], promoted: Sequence[Release]) -> set[str]:
     """Returns the identities of the adapters of the models that runs and releases name."""
-    models = (m for recipe in _recipes(runs, released) for m in fields_of(recipe, Model))
+    models = (m for r in _both(runs, promoted) for m in fields_of(r.recipe, Model))
     return {identity for m in models for _, identity in m["adapters"]}
 
 
-def _recipes(runs: Iterable[Run], released: Iterable[Release]) -> list[Mapping[str, Any]]:
-    return [*(r.recipe for r in runs), *(r.recipe for r in released)]
-
-
-def request_tables(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
+def request_tables(runs: Sequence[Run], promoted: Sequence[Release]) -> set[str]:
     """Returns the memo tables with replies of servers, such as a graph's, that runs and releases name."""
-    references = (ref for recipe in _recipes(runs, released) for ref in references_in(recipe))
+    references = (ref for r in _both(runs, promoted) for ref in references_in(r.recipe))
     return {request_replies_of(ref["version"]).name for ref in references}

@@ -1,13 +1,12 @@
 """Parts of a run's record (`record.Run`), and the paths of a run's files.
 
-The parts describe the work and cost of steps and judge, faults, fits and cut replies. Imports nothing heavy,
-so that a file of predictions can be scored without Arrow.
+Imports nothing heavy, so that a file of predictions can be scored without Arrow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -134,11 +133,9 @@ class ReplacedRows:
     def sentence(self) -> str:
         """Describes the replacement in a sentence, for people."""
         of = f" that {', '.join(self.files)} had" if self.files else ""
-        more = ", ..." if self.rows > len(self.ids) else ""
-        return (
-            f"replaced {self.rows} {self.table}{of}: {', '.join(self.ids)}{more}. Their ids are the same; to "
-            "keep both, use other ids or another --store"
-        )
+        ids = ", ".join([*self.ids, *["..."] * (self.rows > len(self.ids))])
+        mend = "Their ids are the same; to keep both, use other ids or another --store"
+        return f"replaced {self.rows} {self.table}{of}: {ids}. {mend}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,39 +178,29 @@ class FlipRate:
 
     def sentence(self) -> str:
         """Describes the measured rate in a sentence, for people."""
-        return (
-            f"flip rate {self.differ / self.asked:.2f}: {self.differ} of {self.asked} replies differ when "
-            f"their chats are asked again one by one, as an endpoint asks"
-        )
-
-
-FILES = {
-    "predictions": "predictions.jsonl",
-    "results": "results.parquet",
-    "page": "report.html",
-    "changes": "changes.json",
-    "graphs": "graphs.txt",
-    "timeline": "timeline.json",
-    "record": "run.json",
-}
+        differ = f"{self.differ} of {self.asked} replies differ when their chats are asked again one by one"
+        return f"flip rate {self.differ / self.asked:.2f}: {differ}, as an endpoint asks"
 
 
 EVAL_AGAIN = "The same `raypipe eval` again writes it, and computes nothing that is stored"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunFolder:
     """Folder of a run, with the paths of its files."""
 
     path: Path
-    predictions: Path = field(init=False)  # a line per question
-    results: Path = field(init=False)  # a row per question: evaluation.result_table.SCHEMA
-    page: Path = field(init=False)  # the report for people
-    changes: Path = field(init=False)  # changed answers against the earlier run
-    graphs: Path = field(init=False)  # operators of each Ray Data graph, with their rows and seconds
-    timeline: Path = field(init=False)  # work of each process (Chrome's trace format); with RAY_PROFILING=1
-    record: Path = field(init=False)  # `record.Run`; written last: a folder with it is complete
+    predictions: Path = Path("predictions.jsonl")  # a line per question
+    results: Path = Path("results.parquet")  # a row per question: evaluation.result_table.SCHEMA
+    page: Path = Path("report.html")  # the report for people
+    changes: Path = Path("changes.json")  # changed answers against the earlier run
+    graphs: Path = Path("graphs.txt")  # operators of each Ray Data graph, with their rows and seconds
+    timeline: Path = Path("timeline.json")  # work of each process (Chrome's format); with RAY_PROFILING=1
+    record: Path = Path("run.json")  # `record.Run`; written last: a folder with it is complete
 
     def __post_init__(self) -> None:
-        for name, file in FILES.items():
-            object.__setattr__(self, name, self.path / file)
+        for file in fields(self)[1:]:
+            object.__setattr__(self, file.name, self.path / getattr(self, file.name))
+
+    def files(self) -> list[Path]:
+        return [getattr(self, file.name) for file in fields(self)[1:]]

@@ -1,7 +1,6 @@
 """Description of a recipe in a run's record, and the differences between two recipes, stage by stage.
 
-Differences for people are lines with the values before and after; of a long text, its changed lines. Imports
-no step.
+Differences for people are lines with the values before and after; of a long text, its changed lines.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import difflib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from raypipe.core.digests import model_identity, stable
 from raypipe.core.protocols import Model
@@ -21,10 +20,11 @@ from raypipe.recipes.serialize import leaves
 from raypipe.recipes.step_contract import of_turns
 from raypipe.store.memo.memo import replies_of
 
-Kind = Literal["model", "prompt", "parameter"]
+Kind = Literal["model", "prompt", "parameter"]  # differences are named in this order
 INLINE = 60  # characters of a value, at most, to show it in a sentence; longer ones are shown by lines
 MOST_LINES = 40  # lines of one difference, at most
 NOTHING = "not set"
+Values: TypeAlias = Mapping[tuple[str, ...], str]  # path -> leaf value
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,8 @@ def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
 
 
 def chains(recipe: Recipe) -> dict[str, str]:
-    """Maps each stage to a digest of itself and of all stages upstream of it.
-
-    A stage with the same chain in two recipes sends its model the same requests for an equal row.
-    """
+    """Maps each stage to a digest of itself and of all stages upstream. A stage with the same chain in two
+    recipes sends its model the same requests for an equal row."""
     writers: dict[str, list[str]] = {}  # field -> chains of the stages that write it
     out: dict[str, str] = {}
 
@@ -109,19 +107,12 @@ def chains(recipe: Recipe) -> dict[str, str]:
 
 
 def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
-    return tuple(
-        ModelRecord(
-            m.name,
-            m.kind,
-            model_identity(m),
-            m.weights,
-            m.dtype,
-            replies_of(m).name if m.kind == "generator" else "",
-            m.unsent,
-            m.adopted.sentence(m.name) if m.adopted else "",
-        )
-        for m in recipe.models()
-    )
+    def record(m: Model) -> ModelRecord:
+        replies = replies_of(m).name if m.kind == "generator" else ""
+        adopted = m.adopted.sentence(m.name) if m.adopted else ""
+        return ModelRecord(m.name, m.kind, model_identity(m), m.weights, m.dtype, replies, m.unsent, adopted)
+
+    return tuple(map(record, recipe.models()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +146,7 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
         return Difference(new.name, "version", "version", str(old.version), str(new.version))
     if old.source != new.source:
         return Difference(new.name, "version", "source", old.source, new.source)
-    for name, now in sorted(
-        new.fields.items(), key=lambda f: ("model", "prompt", "parameter").index(f[1].kind)
-    ):
+    for name, now in sorted(new.fields.items(), key=lambda item: get_args(Kind).index(item[1].kind)):
         form = old.fields[name].form if name in old.fields else ""
         if form != now.form:
             return Difference(new.name, now.kind, name, form, now.form)
@@ -165,16 +154,15 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
 
 
 def recipe_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """Lists all differences of two recipes (`recipes.serialize.to_plain`) for people, field by field; of a
-    prompt only its changed lines."""
+    """Lists all differences of two recipes (`to_plain`) for people; of a prompt only its changed lines."""
     old, new = _stages(before), _stages(after)
-    found: list[str] = []
+    lines: list[str] = []
     for name in dict.fromkeys([*old, *new]):
         if name not in old or name not in new:
-            found.append(f"{name}: {'added' if name in new else 'removed'}")
+            lines.append(f"{name}: {'added' if name in new else 'removed'}")
         else:
-            found += _value_lines((name,), old[name], new[name])
-    return tuple(found)
+            lines += _value_lines(name, old[name], new[name])
+    return tuple(lines)
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
@@ -189,9 +177,9 @@ def recipe_values(recipe: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield ".".join((name, *path)), value
 
 
-def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:
+def _stages(recipe: Mapping[str, Any]) -> dict[str, Values]:
     """Maps each stage to its leaf values by path, with its gate."""
-    out = {}
+    out: dict[str, Values] = {}
     for stage in (*recipe["corpus"], *recipe["question"]):
         gate = {"when": stage["when"]} if stage["when"] else {}
         out[stage["name"]] = dict(leaves({**stage["step"], **gate}))
@@ -201,22 +189,21 @@ def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:
 def with_lines(
     found: Mapping[str, Difference], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Difference]:
-    """Returns the differences with lines for people: all changed fields of the stage, of at most MOST_LINES
-    lines. A stage of another class or version has none."""
+    """Returns the differences with at most MOST_LINES lines for people each; classes or versions have
+    none."""
     old, new, out = _stages(before), _stages(after), {}
     for name, d in found.items():
         whole = d.field in ("step", "version", "source")
-        lines = [] if whole else _value_lines((name,), old.get(name, {}), new.get(name, {}))
-        more = len(lines) - MOST_LINES
-        cut = [*lines[:MOST_LINES], f"... and {more} more lines"] if more > 0 else lines
-        out[name] = replace(d, lines=tuple(cut))
+        lines = [] if whole else _value_lines(name, old.get(name, {}), new.get(name, {}))
+        if (more := len(lines) - MOST_LINES) > 0:
+            lines[MOST_LINES:] = [f"... and {more} more lines"]
+        out[name] = replace(d, lines=tuple(lines))
     return out
 
 
-def _value_lines(
-    where: tuple[str, ...], old: Mapping[tuple[str, ...], str], new: Mapping[tuple[str, ...], str]
-) -> list[str]:
-    found: list[str] = []
+def _value_lines(stage: str, old: Values, new: Values) -> list[str]:
+    """Lists the differences of a stage's values for people."""
+    lines: list[str] = []
     renamed: tuple[str, ...] | None = None  # path of a model whose name differs: its other values are omitted
     # Paths with a value of their own and values below it: names of models and graphs.
     names = {p for tree in (old, new) for p in tree if any(q[: len(p)] == p and q != p for q in tree)}
@@ -226,8 +213,8 @@ def _value_lines(
             continue
         if path in names:
             renamed = path
-        found += _change(".".join((*where, *path)), a, b)
-    return found
+        lines += _change(".".join((stage, *path)), a, b)
+    return lines
 
 
 def _change(where: str, old: str, new: str) -> Iterator[str]:

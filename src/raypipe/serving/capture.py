@@ -21,7 +21,7 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.records import Citation, Source
 from raypipe.readers.rows import source_of
-from raypipe.runs import captured
+from raypipe.runs import captured_answers as captured
 from raypipe.runs.pipeline.ingest_staging import Tombstones, tombstones
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
@@ -121,7 +121,7 @@ class Capture:
         return replace(result, answer_id=request.answer_id)
 
     async def feedback(
-        self, asker: str, answer_id: str, verdict: captured.Said | None, text: str | None
+        self, asker: str, answer_id: str, verdict: captured.UserVerdict | None, text: str | None
     ) -> None:
         """Writes a user's feedback on an answer to the same key; it is on disk when this returns. Raises
         UnknownAnswer, and RedactionFailed if the text cannot be redacted."""

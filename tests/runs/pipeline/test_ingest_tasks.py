@@ -14,7 +14,7 @@ import pytest
 
 from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
-from raypipe.runs.pipeline.driver import nowhere
+from raypipe.runs.pipeline.driver import no_connection
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_tasks import TaskReading
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
@@ -99,7 +99,7 @@ DATA = {  # how it is made, its format, bytes of a shard
 
 def reading(store, shard_bytes=1300, least_bytes=0):
     return TaskReading(
-        WorkerConfig(store.uri, "transformers", "cpu", 1), inline, nowhere, least_bytes, shard_bytes
+        WorkerConfig(store.uri, "transformers", "cpu", 1), inline, no_connection, least_bytes, shard_bytes
     )
 
 
@@ -152,7 +152,7 @@ def test_a_damaged_file_among_shards_leaves_the_store_as_it_was(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from test_ingest_tasks import SILENT, Store, Path, ingest, inline, nowhere, TaskReading, WorkerConfig
+from test_ingest_tasks import SILENT, Store, Path, ingest, inline, no_connection, TaskReading, WorkerConfig
 
 def killed(verb, work, tasks):
     for n, done in enumerate(inline(verb, work, tasks)):
@@ -161,7 +161,7 @@ def killed(verb, work, tasks):
             os.kill(os.getpid(), signal.SIGKILL)
 
 store = Store.open(sys.argv[1])
-how = TaskReading(WorkerConfig(store.uri, "transformers", "cpu", 1), killed, nowhere, 0, 1300)
+how = TaskReading(WorkerConfig(store.uri, "transformers", "cpu", 1), killed, no_connection, 0, 1300)
 ingest(store, [Path(sys.argv[2])], "crag", SILENT, reading=how)
 """
 
@@ -182,7 +182,7 @@ def test_a_killed_read_continues_with_the_shards_that_are_left(tmp_path):
             done.append((work.do.func.__name__, result.name))
             yield result
 
-    how = TaskReading(WorkerConfig(many.uri, "transformers", "cpu", 1), watched, nowhere, 0, 1300)
+    how = TaskReading(WorkerConfig(many.uri, "transformers", "cpu", 1), watched, no_connection, 0, 1300)
     read = ingest(many, data, "crag", SILENT, reading=how)
     again = [name for kind, name in done if kind == "read_shard"]
     assert "000000" not in again[: len(set(again))][:1], "the first shards were done"

@@ -12,7 +12,7 @@ from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Generated
 from raypipe.core.records import Source, digest
 from raypipe.runs.pipeline.store_tasks import compact_all, merge
-from raypipe.runs.pipeline.table_build import nowhere
+from raypipe.runs.pipeline.table_build import no_connection
 from raypipe.runs.pipeline.tasks import HandedBack, WorkerConfig, inline
 from raypipe.store import Store
 from raypipe.store import put as put_rows
@@ -64,7 +64,9 @@ def got(store, table, keys):
 
 
 def merged(store, runner=inline, here=0):
-    return merge(store, WorkerConfig(store.uri, "transformers", "cpu", 1, wait_s=0.01), runner, nowhere, here)
+    return merge(
+        store, WorkerConfig(store.uri, "transformers", "cpu", 1, wait_s=0.01), runner, no_connection, here
+    )
 
 
 def waiting_files(store):
@@ -155,7 +157,7 @@ def test_a_compaction_whose_tasks_come_back_leaves_the_table_and_the_next_one_do
 
     def compacted(runner):
         worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
-        compact_all(store, worker, runner, nowhere, most=1, here=0)
+        compact_all(store, worker, runner, no_connection, most=1, here=0)
 
     def refusing(verb, work, tasks):
         yield from inline(verb, work, tasks)

@@ -37,7 +37,7 @@ from raypipe.evaluation.judge import MAX_TOKENS
 from raypipe.recipes.read_recipe import checked
 from raypipe.recipes.recipe import RANKING, Labels, Recipe, Stage
 from raypipe.recipes.step_contract import step_class
-from raypipe.runs.plan.standing import overlap
+from raypipe.runs.plan.staleness import overlap
 from raypipe.steps.decide import Decide
 from raypipe.steps.generate import Generate
 from raypipe.text.template import REPLY, ByLabel, Prompt, uses

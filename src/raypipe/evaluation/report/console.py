@@ -30,7 +30,7 @@ from raypipe.evaluation.report.wording import (
 from raypipe.metrics.crag_rules import RuleScore, rate_intervals
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.losses import Losses, funnel, steps_of
-from raypipe.runs.run_parts import FILES, JudgeLine, RunFolder, StepLine
+from raypipe.runs.run_parts import JudgeLine, RunFolder, StepLine
 
 if TYPE_CHECKING:  # pydantic and Arrow, which scores of a file do not need
     from raypipe.evaluation.fault_budget import RowFaults
@@ -83,7 +83,7 @@ def print_run(console: Console, record: Run, folder: str, reused: int) -> None:
     lines += [("note", note) for note in notes[:NOTES]]
     if len(notes) > NOTES:
         lines.append(("note", f"and {len(notes) - NOTES} more: -v and the report have them"))
-    lines += [("report", f"{folder}/{FILES['page']}"), ("next", f"raypipe view {folder}")]
+    lines += [("report", f"{folder}/{RunFolder.page}"), ("next", f"raypipe view {folder}")]
     say(console, f"{record.title}: {headline(record)}", style="bold", fold=True)
     for name, text in lines:
         console.print(Text(f"{name}: ", "dim") + Text(text), soft_wrap=name in ("report", "next"))

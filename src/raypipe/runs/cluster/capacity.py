@@ -1,8 +1,8 @@
 """Capacity of machines: pools and engines against the nodes of a cluster, in CPUs and GPUs.
 
 A pool is a number of equal workers; an engine is an actor with one vLLM model. `sized` replaces each `fit` of
-a cluster file by a number. `preflight` refuses pools and engines that could never start, with numbers, before
-anything starts. Does not use Ray; `placement.py` checks memory.
+a cluster file by a number. `preflight` refuses pools and engines that could never start. Does not use Ray;
+`placement.py` checks memory.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
     wanted = list({own_identity(m): m for m in models if m.loader == "vllm"}.values())
     if not wanted:
         return []
+    file = f"cluster file ({cluster.about})"
     if cluster.engines is None:
-        raise ConfError(
-            f"model {wanted[0].name!r} needs an engine, and the cluster file ({cluster.about}) has no "
-            f"`engines`. State there what one may take: conf/clusters/laptop.yaml has an example"
-        )
-    vllm_terms.require_arguments(cluster.engines.engine, f"cluster file ({cluster.about}): engines.engine")
+        mend = "State there what one may take: conf/clusters/laptop.yaml has an example"
+        raise ConfError(f"model {wanted[0].name!r} needs an engine, and the {file} has no `engines`. {mend}")
+    vllm_terms.require_arguments(cluster.engines.engine, f"{file}: engines.engine")
     for model in wanted:
         load.require_startable(model)
     return wanted
@@ -54,9 +53,9 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
 
 def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
     """Returns the workers for a verb on a sized cluster, with the least rows of a task. Verb `index` gets the
-    workers of pools `parse` and `embed`. `engines`: True: engines give the answers, so verb `answer` gets the
-    workers of `engines.answer`. Their tasks hold enough questions to keep the engines full: a task ends with
-    its last reply, and an engine with few chats takes as long per step as one with many."""
+    pools `parse` and `embed`. `engines` True: verb `answer` gets `engines.answer`. Their tasks keep the
+    engines full: a task ends with its last reply, and an engine with few chats takes as long per step as one
+    with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
     if verb == "index":  # enough tasks to keep all workers busy
         return Workers(sum(cluster.pools[both].size for both in ("parse", "embed")), least)
@@ -67,9 +66,8 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
 
 
 def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] | None:
-    """Returns the pools that parse and embed at the same time on a sized cluster. All embedding workers have
-    a GPU; next to them are as many parsing workers as there is room for. Returns None if embedders have no
-    GPU, or if no parsing worker fits."""
+    """Returns the pools that parse and embed at the same time on a sized cluster. Embedding workers have
+    GPUs; as many parsing workers as fit join them. Returns None without such GPUs or without such room."""
     prepare, embed = cluster.pools["parse"], cluster.pools["embed"]
     if not embed.gpus:
         return None
@@ -81,10 +79,8 @@ def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] |
 
 
 def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
-    """Raises ClusterTooSmall with numbers if a pool could never start.
-
-    Ray itself would wait without end and without an error, even for an actor that is larger than any node.
-    """
+    """Raises ClusterTooSmall with numbers if a pool could never start. Ray itself would wait without end and
+    without an error, even for an actor that is larger than any node."""
     for name, pool in pools.items():
         _require_room(name, f"pools.{name}", pool, (), nodes)
 
@@ -95,40 +91,32 @@ def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence
     _require_room("engines.answer", "`engines`", engines.answer, needed, nodes)
 
 
-def _require_room(
-    name: str, field: str, pool: Pool, engines: Sequence[Mapping[str, float]], nodes: Sequence[Node]
-) -> None:
+def _require_room(name: str, field: str, pool: Pool, engines: Sequence[Node], nodes: Sequence[Node]) -> None:
     """Raises ClusterTooSmall if the engines, or the pool next to them, have no room. `field`: field of the
     cluster file to lower, for the message; `engines`: resources of each engine."""
     for kind, each in pool.needs.items():
         taken = sum(n[kind] for n in engines)
-        need, have = taken + pool.size * each, total(nodes, kind)
+        need, have = taken + pool.size * each, sum(node.get(kind, 0.0) for node in nodes)
         if need > have:
             others = f" and {len(engines)} engines of {taken:g} {kind} in all" if engines else ""
-            raise ClusterTooSmall(
-                f"pool {name}: {pool.size} actors x {each:g} {kind}{others} = {need:g} {kind}, the cluster "
-                f"has {have:g}. Lower {field} in the cluster file, or start a larger cluster"
-            )
+            arithmetic = f"{pool.size} actors x {each:g} {kind}{others} = {need:g} {kind}"
+            mend = f"Lower {field} in the cluster file, or start a larger cluster"
+            raise ClusterTooSmall(f"pool {name}: {arithmetic}, the cluster has {have:g}. {mend}")
     left: Sequence[Node] = nodes
     for needs in (n for n in engines if any(n.values())):
         if not any(holds(node, needs) for node in left):
-            raise ClusterTooSmall(
-                f"an engine needs {_needs_text(needs)} on one node, and after the engines before it no node "
-                f"has that: {_node_sizes(nodes)}. Lower {field} in the cluster file, or start larger nodes"
-            )
+            needed = f"an engine needs {_needs_text(needs)} on one node"
+            why = f"after the engines before it no node has that: {_node_sizes(nodes)}"
+            mend = f"Lower {field} in the cluster file, or start larger nodes"
+            raise ClusterTooSmall(f"{needed}, and {why}. {mend}")
         left = without(left, needs)
     room = sum(holds(node, pool.needs) for node in left)
     if room < pool.size:
         where = "next to the engines on the nodes" if engines else "on the nodes"
-        raise ClusterTooSmall(
-            f"pool {name}: {pool.size} actors of {_needs_text(pool.needs)} each, and there is room for "
-            f"{room} {where}: {_node_sizes(nodes)}. An actor is on one node: lower {field} in the "
-            "cluster file, or start larger nodes"
-        )
-
-
-def total(nodes: Sequence[Node], kind: str) -> float:
-    return sum(node.get(kind, 0.0) for node in nodes)
+        needed = f"{pool.size} actors of {_needs_text(pool.needs)} each"
+        why = f"there is room for {room} {where}: {_node_sizes(nodes)}"
+        mend = f"An actor is on one node: lower {field} in the cluster file, or start larger nodes"
+        raise ClusterTooSmall(f"pool {name}: {needed}, and {why}. {mend}")
 
 
 def holds(node: Node, needs: Mapping[str, float]) -> int:
@@ -151,8 +139,8 @@ def _node_sizes(nodes: Sequence[Node]) -> str:
 
 
 def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
-    """Returns the nodes' free resources after placing one actor on the node with most room for such actors.
-    Returns them unchanged if no node has room."""
+    """Returns the nodes' free resources after placing one actor on the node with most room, if any has
+    room."""
     best = max(range(len(nodes)), key=lambda i: holds(nodes[i], needs), default=None)
     if best is None or not holds(nodes[best], needs):
         return list(nodes)
@@ -179,15 +167,13 @@ def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> C
         return replace(cluster, pools=pools)
     fits = engines.replicas == FIT
     each = most_engines(engines, models, nodes) if fits else engines.count
-    left = _after_engines(engines, models, each, nodes)
-    answer = _sized(engines.answer, left or nodes)
+    answer = _sized(engines.answer, _after_engines(engines, models, each, nodes) or nodes)
     engines = replace(engines, replicas=each if fits else engines.replicas, answer=answer)
     return replace(cluster, pools=pools, engines=engines)
 
 
 def fitting(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
-    """Replaces each `fit` (`sized`) and checks the numbers. Raises ClusterTooSmall with numbers if something
-    could never start on the nodes."""
+    """Replaces each `fit` (`sized`). Raises ClusterTooSmall if something could never start on the nodes."""
     file = sized(cluster, models, nodes)
     preflight(file.pools, nodes)
     if models and file.engines is not None:
@@ -196,16 +182,14 @@ def fitting(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) ->
 
 
 def this_machine() -> Node:
-    """Returns the most that a Ray on this machine can have: the cores that this process may use, and the GPUs
-    that NVIDIA's driver lists."""
+    """Returns the cores that this process may use, and the GPUs that NVIDIA's driver lists."""
     gpus = Path("/proc/driver/nvidia/gpus")
     count = len(list(gpus.iterdir())) if gpus.is_dir() else 0
     return {"CPU": float(cores()), "GPU": float(count)}
 
 
 def is_here(cluster: Cluster) -> bool:
-    """Returns whether a cluster file describes one machine with at most as many GPUs as this machine. Rates
-    measured here then apply to it."""
+    """Returns whether a cluster file describes one machine that has no more GPUs than this machine."""
     alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
     return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
 

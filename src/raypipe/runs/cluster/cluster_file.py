@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from raypipe.core.protocols import Model
 from raypipe.models.hosts import KEY_VARIABLES, EngineLimits
@@ -64,9 +64,7 @@ class Machines:
         if self.nodes < 1 or self.cpus < 0 or self.gpus < 0:
             raise ValueError("machines: expected at least one node, and no negative CPUs or GPUs")
         if (self.gpus > 0) != (self.gpu_gib > 0):
-            raise ValueError(
-                "machines: expected both gpus and gpu_gib (the memory of one GPU), or neither; found one"
-            )
+            raise ValueError("machines: expected both gpus and gpu_gib (memory of one) or neither, found one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         if (isinstance(self.actors, int) and self.actors < 1) or self.cpus <= 0 or self.gpus < 0:
-            raise ValueError(
-                "a pool needs at least one actor, a positive share of a CPU and no negative GPUs"
-            )
+            raise ValueError("a pool needs at least one actor, a share of a CPU and no negative GPUs")
 
     @property
     def size(self) -> int:
@@ -132,8 +128,7 @@ class Engines:
 
     @property
     def count(self) -> int:
-        """Number of engines per model that run as long as the job. Raises ValueError if the file is not
-        fitted to a cluster yet."""
+        """Number of engines per model that run as long as the job. Raises ValueError if it is `fit`."""
         if isinstance(self.replicas, str):
             raise ValueError("a model has as many engines as fit; capacity.sized says how many")
         return self.replicas.min if isinstance(self.replicas, Replicas) else self.replicas
@@ -150,14 +145,8 @@ class Engines:
 
     def limits(self, device: str) -> EngineLimits:
         kind: Literal["cpu", "cuda"] = "cuda" if device.startswith("cuda") else "cpu"
-        return EngineLimits(
-            kind,
-            self.kv_cache_gib,
-            self.gpu_memory_utilization,
-            self.max_num_seqs,
-            self.batch_invariant,
-            self.engine,
-        )
+        memory = self.kv_cache_gib, self.gpu_memory_utilization
+        return EngineLimits(kind, *memory, self.max_num_seqs, self.batch_invariant, self.engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +169,15 @@ class Timeouts:
 
     row_timeout_s: float = 120.0  # wall time; the limit of a task is the sum over its rows
     open_timeout_s: float = 300.0  # added to a task, for its worker to load models
-    question_timeout_s: float | None = (
-        None  # time of a question; unfinished stages are then omitted and pending
-    )
+    # Time of a question; its unfinished stages are then omitted and pending. None: no limit.
+    question_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.question_timeout_s is not None and self.question_timeout_s <= 0:
             raise ValueError(f"limits: expected question_timeout_s above 0, found {self.question_timeout_s}")
         if self.row_timeout_s <= 0 or self.open_timeout_s < 0:
-            raise ValueError(
-                f"limits: expected row_timeout_s above 0 and open_timeout_s of at least 0, found {self}"
-            )
+            expected = "row_timeout_s above 0 and open_timeout_s of at least 0"
+            raise ValueError(f"limits: expected {expected}, found {self}")
 
     def task_timeout_s(self, rows: int) -> float:
         return self.open_timeout_s + self.row_timeout_s * rows
@@ -217,8 +204,7 @@ class Cluster:
     faults: Budget = field(default_factory=Budget)  # limits of undone rows
 
     def __post_init__(self) -> None:
-        missing = {"parse", "embed", "answer"} - set(self.pools)
-        if missing:
+        if missing := {*get_args(PoolName)} - {*self.pools}:
             raise ValueError(f"pools: {', '.join(sorted(missing))} missing; expected parse, embed and answer")
         if self.sources_per_task < 1 or self.questions_per_task < 1:
             raise ValueError("sources_per_task and questions_per_task must be at least 1")
@@ -234,8 +220,8 @@ class Cluster:
         return sum(prices) if len(prices) == len(self.machines) else None
 
     def with_endpoint(self, name: str, url: str, keys: Mapping[str, str]) -> Cluster:
-        """Returns the file with endpoint `name` at address `url`, and the limits that the file has for that
-        name. `keys`: environment variables, one of which may hold the endpoint's key."""
+        """Returns the file with endpoint `name` at `url`. `keys`: environment variables, perhaps with its
+        key."""
         key = KEY_VARIABLES[name] if keys.get(KEY_VARIABLES[name]) else ""
         at = replace(self.endpoints.get(name, EndpointEntry(url)), url=url, key_env=key)
         return replace(self, endpoints={**self.endpoints, name: at})

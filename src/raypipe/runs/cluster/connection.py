@@ -1,7 +1,6 @@
 """Connection of this process to a Ray that it joins or starts, with retries.
 
-Silences prints of Ray's core that tell nothing new. Does not depend on what runs there (`graph`,
-`engine_groups`).
+Silences prints of Ray's core that tell nothing new.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # variables that give Ray's 
 
 
 def carry(recipe: Recipe) -> None:
-    """Sends workers the modules of the recipe's steps from outside raypipe. A node then needs neither their
-    folder nor an installed package."""
+    """Sends workers the modules of steps from outside raypipe, which a node then need not have installed."""
     for stage in (*recipe.corpus, *recipe.question):
         if stage.plugin is not None and stage.plugin.package != "raypipe":
             for module in modules_of(stage.plugin):
@@ -46,14 +44,11 @@ def carry(recipe: Recipe) -> None:
 
 def connect(address: str, imports: str = "") -> None:
     """Joins the Ray at `address`, or starts one if it is "local". Does nothing if this process has joined
-    one. Raises as `join` does, and ConfError if RAY_TMPDIR is too long for a Ray started here.
+    one. Raises as `join` does, and ConfError if RAY_TMPDIR is too long for a Ray started here. `imports`: a
+    module that processes of a Ray started here import at their start, one process per CPU.
 
-    `imports`: a module that the processes of a Ray started here import at their start, one process per CPU.
-    They do so while Ray's own processes start.
-
-    A Ray started here has no dashboard. A dashboard's ten processes would take two CPU seconds to start, and
-    look at all other processes every few seconds.
-    """
+    A Ray started here has no dashboard, whose ten processes would take two CPU seconds to start, and look at
+    all other processes every few seconds."""
     if not ray.is_initialized():
         options: dict[str, Any] = {"logging_level": logging.ERROR}
         if address == "local":
@@ -89,8 +84,7 @@ def connect(address: str, imports: str = "") -> None:
 
 
 def write_timeline(file: Path) -> None:
-    """Writes the work of each Ray process over time to a file in Chrome's trace format: a line per process,
-    in microseconds. Writes nothing unless RAY_PROFILING is 1 and this process has joined a Ray."""
+    """Writes the work of each Ray process over time in Chrome's trace format. Only if RAY_PROFILING is 1."""
     if os.environ.get("RAY_PROFILING") != "1" or not ray.is_initialized():
         return
     logging.getLogger("ray._private.state").setLevel(logging.ERROR)  # says where later versions read events
@@ -108,12 +102,10 @@ def no_cpu_free(address: str, all_of: Mapping[str, float], free: Mapping[str, fl
     >>> no_cpu_free("auto", {"CPU": 2.0}, {"CPU": 1.0})
     ''
     """
-    if free.get("CPU", 0.0) > 0:
-        return ""
     count = all_of.get("CPU", 0.0)
     why = f"others hold all {count:g}" if count else "its nodes have none yet"
-    held = f"no CPU is free in the Ray at {address}: {why}"
-    return f"{held}. Work waits for one; RAY_ADDRESS names another Ray"
+    line = f"no CPU is free in the Ray at {address}: {why}. Work waits for one; RAY_ADDRESS names another Ray"
+    return "" if free.get("CPU", 0.0) > 0 else line
 
 
 def _short_folder(environ: Mapping[str, str]) -> dict[str, str]:
@@ -124,10 +116,8 @@ def _short_folder(environ: Mapping[str, str]) -> dict[str, str]:
     ({}, {'_temp_dir': '/tmp/ray'})
     """
     if len(named := environ.get("RAY_TMPDIR", "")) > LONGEST_FOLDER:
-        raise ConfError(
-            f"RAY_TMPDIR: expected a folder of at most {LONGEST_FOLDER} characters, since Ray's sockets lie "
-            f"in it, found {len(named)}: {named}. Name a shorter one"
-        )
+        expected = f"a folder of at most {LONGEST_FOLDER} characters, since Ray's sockets lie in it"
+        raise ConfError(f"RAY_TMPDIR: expected {expected}, found {len(named)}: {named}. Name a shorter one")
     short = named or len(environ.get("TMPDIR", "")) <= LONGEST_FOLDER
     return {} if short else {"_temp_dir": "/tmp/ray"}  # Ray's default if no variable is set
 
@@ -139,9 +129,9 @@ def join(
     init: Callable[..., Any] = ray.init,
     **options: Any,
 ) -> None:
-    """Calls `ray.init` with these options, up to `tries` times with growing pauses from `pause_s` on. On a
-    busy machine, a Ray that starts or is overloaded may not reply in time. Raises ConfError after the last
-    try, and ValueError for an option or address that can never be right."""
+    """Calls `ray.init` up to `tries` times, with growing pauses from `pause_s` on: a Ray that starts or is
+    overloaded may not reply in time. Raises ConfError after the last try, and ValueError for an option or
+    address that can never be right."""
     backoff = Backoff(tries, pause_s)
     host, colon, port = address.rpartition(":")
     elsewhere = colon and port.isdigit() and "/" not in host
@@ -158,17 +148,19 @@ def join(
             raise  # options or an address that can never be right
         except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
             ray.shutdown()  # ends the part that has started
-            if (wait_s := backoff.next_s()) is None:
-                how = (
-                    f"no Ray could be started on this machine in {tries} tries: {e}. See whether it is very "
-                    "busy or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
-                    if address == "local"
-                    else f"the Ray at {address!r} could not be joined in {tries} tries: {e}. See whether it "
-                    "runs and can be reached from here, or correct RAY_ADDRESS; if it asks for a token, "
-                    "export RAY_AUTH_MODE=token; RAY_ADDRESS=local starts one on this machine"
+            if (wait_s := backoff.next_s()) is not None:
+                time.sleep(wait_s)
+                continue
+            if address == "local":
+                failed = "no Ray could be started on this machine"
+                mend = "See whether it is very busy or its disk is full; RAY_ADDRESS names another cluster"
+            else:
+                failed = f"the Ray at {address!r} could not be joined"
+                mend = (
+                    "See whether it runs and can be reached from here, or correct RAY_ADDRESS; if it asks "
+                    "for a token, export RAY_AUTH_MODE=token; RAY_ADDRESS=local starts one on this machine"
                 )
-                raise ConfError(how) from e
-            time.sleep(wait_s)
+            raise ConfError(f"{failed} in {tries} tries: {e}. {mend}") from e
 
 
 @contextmanager

@@ -1,13 +1,10 @@
-"""Engines of a job, and tasks on one pool of workers next to them.
+"""Engines of a job, and tasks on one pool of workers next to the engines.
 
 A job's first engines get their places together or not at all, and run as long as the job. Further engines
-(`engines.replicas` with `min` and `max`) join and leave meanwhile. Each has its own placement group, which is
-requested only if the present nodes leave the workers their room. A dead further engine is given up and
+(`engines.replicas` with `min` and `max`) join and leave meanwhile. Each further engine has its own placement
+group, which is requested only if the present nodes leave the workers their room. A dead one is given up and
 requested again. If another job waits for its first engines, all further engines end, so that no two jobs hold
-half of what each needs. A thread of the driver does this; workers learn of it from `models.engine_actors`.
-
-Engines are actors of `models.engine_actors`. `capacity.py` checks what fits before anything starts, and
-`running.py` runs the tasks.
+half of their needs. A thread of the driver does this; workers learn of it from `models.engine_actors`.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ class _Slot:
     """A further engine that the job may have, and its state."""
 
     name: str
-    place: engines.Needs
+    needs: engines.Needs
     make: Make
     group: Any = None  # its placement group; None: not requested
     client: engines.Client | None = None  # client of the engine; None: not started
@@ -65,13 +62,13 @@ class Joining:
 
     slots: list[_Slot] = field(default_factory=list)
 
-    def add(self, name: str, place: engines.Needs, make: Make) -> None:
-        self.slots.append(_Slot(name, place, make))
+    def add(self, name: str, needs: engines.Needs, make: Make) -> None:
+        self.slots.append(_Slot(name, needs, make))
 
     @contextmanager
     def running(self, room: Callable[[], int]) -> Iterator[None]:
-        """Starts and ends further engines until the block ends, then ends all of them. `room`: returns the
-        number of further engines that the nodes have room for."""
+        """Starts and ends further engines while the block runs. `room` returns how many the nodes can
+        hold."""
         if not self.slots:
             yield
             return
@@ -82,11 +79,9 @@ class Joining:
         with ExitStack() as ending:  # an engine that cannot be ended does not keep the others
             for slot in self.slots:
                 ending.callback(_give_up, slot)
-            try:
-                yield
-            finally:
-                stop.set()
-                thread.join()
+            ending.callback(thread.join)
+            ending.callback(stop.set)  # callbacks run last to first
+            yield
 
     def _turn(self, room: int) -> None:
         tables: Sequence[Any] = list(placement_group_table().values())
@@ -103,11 +98,11 @@ class Joining:
         for number, slot in enumerate(self.slots):
             if slot.group is None:
                 if number < room and slot.failures < MOST_FAILURES:
-                    slot.group = held(slot.place, f"raypipe-engine-{slot.name}")
+                    slot.group = held(slot.needs, f"raypipe-engine-{slot.name}")
             elif slot.client is None:
                 if placement_group_table(slot.group)["state"] == "CREATED":
-                    where = slot.group, 0
-                    slot.client = engines.start_actor(slot.name, slot.make, slot.place, where, stays=False)
+                    bundle = slot.group, 0
+                    slot.client = engines.start_actor(slot.name, slot.make, slot.needs, bundle, stays=False)
                     slot.loading = slot.client.loading()
             elif slot.lives is None:
                 self._loaded(slot)
@@ -136,17 +131,12 @@ def take_turns(turn: Callable[[], None], stop: threading.Event, every_s: float) 
     while not stop.wait(every_s):
         try:
             turn()
+            logged = ""
         except Exception as e:
             if (why := f"{type(e).__name__}: {e}") != logged:
-                log.warning(
-                    "new engines: the cluster cannot be read: %s. It is tried again every %g s; running "
-                    "engines keep working",
-                    why,
-                    every_s,
-                )
+                again = "It is tried again every %g s; running engines keep working"
+                log.warning(f"new engines: the cluster cannot be read: %s. {again}", why, every_s)
             logged = why
-        else:
-            logged = ""
 
 
 def _give_up(slot: _Slot) -> None:
@@ -166,24 +156,25 @@ class EngineGroup:
     engines: Engines
     device: str
     models: tuple[Model, ...]
-    names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray of its first engines
+    first_engines: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray of its first engines
     # Nodes that an autoscaler may start; empty: the cluster does not grow.
     declared: tuple[Node, ...] = ()
-    passing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the same for its further engines
+    further_engines: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # names of its further engines
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
-        """Makes the group for the vLLM models among these on a sized cluster; returns None if there are none.
-        Raises as `startable`."""
+        """Makes the group for the vLLM models among these; None: there are none. Raises as `startable`."""
         wanted = {own_identity(m): m for m in startable(cluster, models)}
         if not wanted or (some := cluster.engines) is None:
             return None
         job = uuid.uuid4().hex  # concurrent jobs have separate engines, and each ends its own
         names = {i: [engines.name_of(f"{job}/{i}", n) for n in range(some.most)] for i in wanted}
-        stay = {i: tuple(of[: some.count]) for i, of in names.items()}
-        passing = {i: tuple(of[some.count :]) for i, of in names.items() if some.most > some.count}
+        first = {i: tuple(of[: some.count]) for i, of in names.items()}
+        further = {i: tuple(of[some.count :]) for i, of in names.items() if some.most > some.count}
         declared = tuple(declared_nodes(cluster)) if cluster.grows else ()
-        return cls(some, cluster.device, tuple(wanted.values()), stay, declared, passing)
+        return cls(some, cluster.device, tuple(wanted.values()), first, declared, further)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
         """Raises ClusterTooSmall with numbers if the engines and their workers do not fit."""
@@ -191,9 +182,8 @@ class EngineGroup:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Starts the first engines, all at the same time, and ends them however the block ends. Further
-        engines join and leave meanwhile."""
-        wanted = [(model, name) for model in self.models for name in self.names[own_identity(model)]]
+        """Runs the first engines while the block runs. Further engines join and leave."""
+        wanted = [(model, name) for model in self.models for name in self.first_engines[own_identity(model)]]
         places = [self.engines.needs(model) for model, _ in wanted]
         with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
             starting = [
@@ -207,14 +197,13 @@ class EngineGroup:
             joining = Joining()  # further engines, one of each model in turn
             for number in range(self.engines.most - self.engines.count):
                 for model in self.models:
-                    name = self.passing[own_identity(model)][number]
+                    name = self.further_engines[own_identity(model)][number]
                     joining.add(name, self.engines.needs(model), self._make(model))
             with joining.running(self._room):
                 yield
 
     def _room(self) -> int:
-        """Returns the number of further engines that the cluster has room for: its present nodes, or those
-        that an autoscaler may start."""
+        """Returns the number of further engines that present or (with an autoscaler) declared nodes hold."""
         nodes = self.declared or connection.nodes()
         each = most_engines(self.engines, self.models, nodes) - self.engines.count
         return max(0, each) * len(self.models)
@@ -229,13 +218,12 @@ def run_with_engines(
     work: TableTask,
     tasks: Sequence[Task],
     limits: Timeouts = LIMITS,
-    said: Callable[[str], None] = lambda stats: None,
+    say_stats: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[TaskResult | HandedBack]:
-    """Runs tasks (`run_tasks`) while the group's engines run. Starts nothing if there are no tasks. `said`
-    receives the statistics of each graph."""
+    """Runs tasks (`run_tasks`) while the group's engines run. Starts nothing if there are no tasks."""
     if tasks:
         with group.running():
-            yield from run_tasks(work, tasks, group.engines.answer, limits, "answer", said)
+            yield from run_tasks(work, tasks, group.engines.answer, limits, "answer", say_stats)
 
 
 def run_tasks(
@@ -244,8 +232,8 @@ def run_tasks(
     pool: Pool,
     limits: Timeouts = LIMITS,
     verb: Verb = "parse",
-    said: Callable[[str], None] = lambda stats: None,
+    say_stats: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[TaskResult | HandedBack]:
     """Runs every task on the workers of one pool (`running.run`)."""
     pools: dict[PoolName, Pool] = {"parse": pool, "embed": pool, "answer": pool}
-    return run(verb, work, tasks, lambda: pools, limits, said)
+    return run(verb, work, tasks, lambda: pools, limits, say_stats)

@@ -14,8 +14,8 @@ import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 import ray
@@ -54,27 +54,15 @@ RETRIES = {"max_retries": TRIES - 1}
 Pools: TypeAlias = Mapping[PoolName, Pool]
 
 
-@dataclass(frozen=True)
 class Whole:
     """Work whose only operator computes a part and stores it, too. The sink only passes the outcome on."""
 
-    work: TableTask
-    verb: Verb
     key: ClassVar[Key] = "id"
-
-    @property
-    def name(self) -> str:
-        return self.verb
-
-    @property
-    def pool(self) -> Literal["parse", "embed", "answer"]:
-        return "embed" if self.verb == "index" else self.verb
-
-    @property
-    def worker(self) -> WorkerConfig:
-        return self.work.worker
-
     in_hand: ClassVar[int] = 0
+
+    def __init__(self, work: TableTask, verb: Verb) -> None:
+        self.work, self.name, self.worker = work, verb, work.worker
+        self.pool: PoolName = "embed" if verb == "index" else verb
 
     def operators(self) -> Sequence[Operator]:
         return (self,)
@@ -83,8 +71,7 @@ class Whole:
         do = await self.work.open(kit)
 
         async def operate(block: PartRows) -> PartRows:
-            task = Task(block.part, block.ids, suspects=block.note.suspects)
-            done = await do(task)
+            done = await do(Task(block.part, block.ids, suspects=block.note.suspects))
             if isinstance(done, HandedBack):
                 return block.over(done)
             seconds = sum(share.seconds for share in done.by.values())
@@ -119,11 +106,11 @@ class Missing(Datasource):  # type: ignore[misc]  # Ray has no types
         return 0
 
     def get_read_tasks(self, parallelism: int, *more: Any, **named: Any) -> list[ReadTask]:
-        def of(task: Task) -> ReadTask:
+        tasks = []
+        for task in self._tasks:
             rows = BlockMetadata(num_rows=task.rows, size_bytes=None, exec_stats=None, input_files=None)
-            return ReadTask(functools.partial(_read, self._graph, task, self._key), rows)
-
-        return [of(task) for task in self._tasks]
+            tasks.append(ReadTask(functools.partial(_read, self._graph, task, self._key), rows))
+        return tasks
 
 
 def _read(graph: GraphRun, task: Task, key: Key) -> list[pa.Table]:
@@ -224,14 +211,11 @@ def _mapped(
     size, calls = min(pool.size, len(tasks)), CALLS
     needs: Mapping[str, Any] = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
     if operator.in_hand:
-        rows_a_part = max(task.rows for task in tasks)
-        calls, needs = math.ceil(operator.in_hand / size / rows_a_part), LIGHT
-        if calls == 1:  # otherwise a process holds several blocks
-            return rows.map_batches(
-                named(*given), **whole, **LIGHT, compute=TaskPoolStrategy(size), **RETRIES
-            )
-    elif not pool.gpus:
-        return rows.map_batches(named(*given), **whole, **_tasks(pool, len(tasks)), **RETRIES)
+        calls, needs = math.ceil(operator.in_hand / size / max(task.rows for task in tasks)), LIGHT
+    # A process of a task holds one block at a time.
+    if calls == 1 if operator.in_hand else not pool.gpus:
+        on = {**LIGHT, "compute": TaskPoolStrategy(size)} if operator.in_hand else _tasks(pool, len(tasks))
+        return rows.map_batches(named(*given), **whole, **on, **RETRIES)
     strategy = ActorPoolStrategy(
         size=size,
         max_tasks_in_flight_per_actor=IN_FLIGHT - CALLS + calls,

@@ -1,7 +1,6 @@
 """Placement of pools and engines on devices, and the memory that each takes there, with the arithmetic.
 
-An engine is an actor with one vLLM model; a pool is a number of equal workers. Models that need more memory
-than their device has are refused before anything starts.
+An engine is an actor with one vLLM model; a pool is a number of equal workers.
 """
 
 from __future__ import annotations
@@ -63,18 +62,15 @@ class Placement:
         if not self.memory:
             return "-"
         of = f" of {self.available_gib:.2f}" if self.available_gib is not None else ""
-        return (
-            " + ".join(f"{h.item} {h.gib:.2f}" for h in self.memory) + f" = {self.required_gib:.2f}{of} GiB"
-        )
+        parts = " + ".join(f"{h.item} {h.gib:.2f}" for h in self.memory)
+        return f"{parts} = {self.required_gib:.2f}{of} GiB"
 
 
 def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
-    """Lowers the workers per GPU if the engines on that GPU leave too little memory for them.
-
-    Each worker of `engines.answer` holds all embedders and rerankers of the question half. If not even one
-    worker fits next to the engines, `gpu_memory_utilization` is lowered, too. A file without engines, or with
-    workers on CPUs, is returned unchanged. `asked`: models that the question half calls.
-    """
+    """Lowers the workers per GPU if the engines on that GPU leave too little memory for them. Each worker of
+    `engines.answer` holds all embedders and rerankers among `asked`, the models of the question half. If not
+    even one worker fits next to the engines, `gpu_memory_utilization` is lowered, too. A file without
+    engines, or with workers on CPUs, is returned unchanged."""
     engines, own = cluster.engines, _engined(asked)
     if engines is None or not own or not engines.answer.gpus:
         return cluster
@@ -95,10 +91,10 @@ def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
 
 
 def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placement]:
-    """Returns every pool and engine of a run. `cluster` must be sized: no number is `fit`. `embedders`:
-    models of the corpus half; each worker of pool `embed` holds all of them. `asked`: models that the
-    question half calls. A model without files counts by the size in its entry of models.yaml. A model without
-    such a size does not count, and the note names it."""
+    """Returns every pool and engine of a run on a sized cluster. `embedders`: models of the corpus half; each
+    worker of pool `embed` holds all of them. `asked`: models that the question half calls. A model without
+    files counts by the size in models.yaml. A model without such a size does not count, and the note names
+    it."""
     own, encoders = _engined(asked), _encoders(asked)
     placed = [_pool("parse", cluster.pools["parse"], (), cluster)]
     if embedders:
@@ -121,8 +117,7 @@ def _encoders(asked: Sequence[Model]) -> list[Model]:
 
 
 def _memory_of(models: Sequence[Model]) -> list[MemoryUse]:
-    """Returns the memory of models in one process. Models with the same weights and dtype count once; models
-    of unknown size do not count."""
+    """Returns the memory of models in one process. Equal weights count once, unknown sizes do not count."""
     sizes = {(m.weights.partition("+maxsim@")[0], m.dtype): (m.name, model_size(m)) for m in models}
     return [MemoryUse(name, size.bytes / GIB) for name, size in sizes.values() if size is not None]
 
@@ -140,8 +135,7 @@ def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
 
 
 def _together(pool: Pool, taken: float) -> int:
-    """Returns the number of a pool's workers that can share one GPU, at least 1. `taken`: share of the GPU
-    that Ray reserves for engines."""
+    """Returns the number of workers on one GPU, at least 1. `taken`: share that Ray reserves for engines."""
     return max(1, int((1 - taken) / pool.gpus + 1e-6))
 
 
@@ -172,39 +166,25 @@ def _pool(
 
 
 def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
-    needs, size = engines.needs(model), model_size(model)
-    gpus_each = model.tensor_parallel
+    needs, size, gpus_each = engines.needs(model), model_size(model), model.tensor_parallel
     on_gpu = cluster.device.startswith("cuda")
     available_gib = engines.gpu_memory_utilization * cluster.gpu_gib if on_gpu else None
     memory: list[MemoryUse] = []
-    note = ""
     if size is None:
         note = f"not here, not counted: {model.name}"
     elif available_gib is not None:
         share = f" / {gpus_each}" if gpus_each > 1 else ""
-        memory = [
-            MemoryUse(f"weights{share}", size.bytes / gpus_each / GIB),
-            MemoryUse("graphs and activations", ENGINE_GIB),
-        ]
-        if context := _context_gib(model, size) / gpus_each:
-            memory.append(MemoryUse(f"one context of {model.max_model_len}{share}", context))
-        free = max(0.0, available_gib - size.bytes / gpus_each / GIB - ENGINE_GIB) * gpus_each
-        note = _room(free, _context_gib(model, size), 0)
+        weights, context = size.bytes / gpus_each / GIB, _context_gib(model, size)
+        memory = [MemoryUse(f"weights{share}", weights), MemoryUse("graphs and activations", ENGINE_GIB)]
+        if context:
+            memory.append(MemoryUse(f"one context of {model.max_model_len}{share}", context / gpus_each))
+        note = _room(max(0.0, available_gib - weights - ENGINE_GIB) * gpus_each, context, 0)
     else:
         memory = [MemoryUse("weights", size.bytes / GIB), MemoryUse("keys and values", engines.kv_cache_gib)]
         note = _room(engines.kv_cache_gib, _context_gib(model, size), 1)
     device = f"{needs['GPU']:g} GPU" if on_gpu else "cpu"
-    return Placement(
-        f"engines {model.name}",
-        engines.most,
-        needs["CPU"],
-        needs["GPU"],
-        device,
-        (model.name,),
-        tuple(memory),
-        available_gib,
-        note,
-    )
+    place = engines.most, needs["CPU"], needs["GPU"], device
+    return Placement(f"engines {model.name}", *place, (model.name,), tuple(memory), available_gib, note)
 
 
 def _room(gib: float, context_gib: float, digits: int) -> str:
@@ -225,42 +205,36 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
         load.require_computable(model, cluster.backend, cluster.device)
     for placed in placement(cluster, embedders, asked):
         if placed.available_gib is not None and placed.required_gib > placed.available_gib:
-            cure = (
-                ", more of them for one engine (tensor_parallel in models.yaml), a quantised model, a larger "
-                "engines.gpu_memory_utilization if the workers next to it leave the room, whole GPUs for "
-                "engines (engines.gpus: 1) with a further one for the workers, or a server's model (--llm "
-                "URL#MODEL)"
-                if placed.name.startswith("engines ")
-                else ", or a recipe with fewer or smaller embedders and rerankers"
-            )
-            raise ClusterTooSmall(
-                f"{placed.name} on {placed.device}: {placed.arithmetic()}. Take larger GPUs "
-                f"(machines.gpu_gib){cure}"
-            )
+            cure = "or a recipe with fewer or smaller embedders and rerankers"
+            if placed.name.startswith("engines "):
+                cure = (
+                    "more of them for one engine (tensor_parallel in models.yaml), a quantised model, a "
+                    "larger engines.gpu_memory_utilization if the workers next to it leave the room, whole "
+                    "GPUs for engines (engines.gpus: 1) with a further one for the workers, or a server's "
+                    "model (--llm URL#MODEL)"
+                )
+            arithmetic = f"{placed.name} on {placed.device}: {placed.arithmetic()}"
+            raise ClusterTooSmall(f"{arithmetic}. Take larger GPUs (machines.gpu_gib), {cure}")
     engines = cluster.engines
     if engines is None or cluster.device.startswith("cuda"):
         return
-    for model in asked:
-        size = model_size(model) if model.loader == "vllm" else None
-        if size is not None and _context_gib(model, size) > engines.kv_cache_gib:
-            raise ClusterTooSmall(
-                f"engines {model.name}: one context of {model.max_model_len} tokens x {size.per_token} bytes "
-                f"of keys and values = {_context_gib(model, size):.2f} GiB, engines.kv_cache_gib is "
-                f"{engines.kv_cache_gib:g}. Raise it, or lower max_model_len in models.yaml"
-            )
+    for model in _engined(asked):
+        size = model_size(model)
+        if size is not None and (context := _context_gib(model, size)) > engines.kv_cache_gib:
+            tokens = f"{model.max_model_len} tokens x {size.per_token} bytes of keys and values"
+            arithmetic = f"engines {model.name}: one context of {tokens} = {context:.2f} GiB"
+            mend = "Raise it, or lower max_model_len in models.yaml"
+            raise ClusterTooSmall(f"{arithmetic}, engines.kv_cache_gib is {engines.kv_cache_gib:g}. {mend}")
 
 
 def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
     """Maps each stage to the name of the pool that computes it. `pools`: names of the run's placements."""
     answers = "pool engines.answer" if "pool engines.answer" in pools else "pool answer"
-    where: dict[str, str] = {}
-    for c in recipe.corpus:
-        embeds = table_of(c.step) == "vectors"
-        where[c.name] = "pool embed" if embeds else "pool parse"
-    return {**where, **{q.name: answers for q in recipe.question}}
+    corpus = {c.name: "embed" if table_of(c.step) == "vectors" else "parse" for c in recipe.corpus}
+    where = {name: f"pool {pool}" for name, pool in corpus.items()}
+    return where | {q.name: answers for q in recipe.question}
 
 
 def asked_by(recipe: Recipe) -> list[Model]:
     """Returns the models that a recipe's questions call, and the language models of its corpus half."""
-    asked = named_by(Model, *(s.step for s in recipe.question))
-    return list(dict.fromkeys([*asked, *recipe.writers()]))
+    return list(dict.fromkeys([*named_by(Model, *(s.step for s in recipe.question)), *recipe.writers()]))

@@ -1,9 +1,9 @@
 """Worker processes: the state that a process keeps between blocks and graphs, and its work on a block.
 
 A part is the rows of one task; a block has the rows of one part, between two operators of a graph. Ray reuses
-the processes of tasks, so a kit stays loaded with its models. Work on a block never raises: an error is noted
-in the block, or the block notes that its part is handed back, since its rows are not to blame. If the run
-must end, a record in the store says so to the driver and other processes (`GraphRun.halt`).
+the processes of tasks, so a kit stays loaded with its models. Work on a block never raises: the block notes
+an error, or that its part is handed back, since its rows are not to blame. If the run must end, a record in
+the store says so to the driver and other processes (`GraphRun.halt`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -41,11 +41,9 @@ NOTE_S = 1.0  # seconds between two notes of a process on its part; a note takes
 
 
 class Alarm:
-    """Time limits on several concurrent pieces of work; exceeding one ends the process.
-
-    No thread and no signal handler can interrupt a library that loops inside its C code. A kernel timer whose
-    signal has no handler ends the process instead. Its owner sees it die and decides what follows.
-    """
+    """Time limits on several concurrent pieces of work; exceeding one ends the process. Nothing in the
+    process can interrupt a library that loops inside its C code, so a kernel timer whose signal has no
+    handler ends it. Its owner sees it die and decides on the work."""
 
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}  # piece -> its deadline on the monotonic clock
@@ -103,36 +101,22 @@ def notes(graph: str) -> dict[str, int]:
     return dict(json.loads(note) for note in found if note)
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """An exception of a worker, as JSON: name of its class, message, trace."""
+def _error_text(e: Exception) -> str:
+    """Returns an exception of a worker as JSON: module and name of its class, message, trace."""
+    trace = "".join(traceback.format_exception(e))
+    return json.dumps([type(e).__module__, type(e).__qualname__, str(e), trace])
 
-    kind: str  # module:name
-    text: str
-    trace: str
 
-    @classmethod
-    def of(cls, e: Exception) -> Raised:
-        return cls(
-            f"{type(e).__module__}:{type(e).__qualname__}", str(e), "".join(traceback.format_exception(e))
-        )
-
-    def json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def revived(cls, text: str) -> Exception:
-        """Returns the exception, or a RuntimeError with the trace if its class cannot be rebuilt from its
-        text."""
-        tree = json.loads(text)
-        module, _, name = tree["kind"].partition(":")
-        with suppress(Exception):
-            kind = getattr(importlib.import_module(module), name)
-            made = kind.__new__(kind, tree["text"])
-            if isinstance(made, Exception) and str(made) == tree["text"]:
-                made.add_note(tree["trace"])
-                return made
-        return RuntimeError(tree["trace"])
+def error_of(text: str) -> Exception:
+    """Returns the exception of an `_error_text`; a RuntimeError with the trace if it cannot be rebuilt."""
+    module, name, message, trace = json.loads(text)
+    with suppress(Exception):
+        kind = getattr(importlib.import_module(module), name)
+        made = kind.__new__(kind, message)
+        if isinstance(made, Exception) and str(made) == message:
+            made.add_note(trace)
+            return made
+    return RuntimeError(trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +163,7 @@ class Process:
             raise
 
     def load(self, config: WorkerConfig, models: Sequence[Model]) -> None:
-        """Loads models before a row needs them. Ignores a model that cannot be loaded: the first part that
-        needs the model reports why."""
+        """Loads models early. Ignores an error: the first part that needs the model reports it."""
 
         async def loaded() -> None:
             await warm_up(await self._kit(config), models)
@@ -198,7 +181,7 @@ class Process:
             return PartRows.of_task(await graph.worker.tried(lambda: task.with_ids(store)), key)
 
         empty = replace(PartRows.of_task(Task(task.name), key), note=Note(task.rows))
-        return self._done(graph, empty, read()).table()
+        return self._do(graph, empty, read()).table()
 
     def operate(
         self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig, rows: pa.Table
@@ -217,11 +200,10 @@ class Process:
             free.append(operate)
             return done
 
-        return self._done(graph, block, operated(), alone=not operator.in_hand).table()
+        return self._do(graph, block, operated(), alone=not operator.in_hand).table()
 
     def store(self, graph: GraphRun, work: StagedWork, rows: pa.Table) -> str:
-        """Stores a part and returns its outcome as JSON (`tasks.OUTCOME`): a result, or a part handed back.
-        If the part ended early, returns the reason."""
+        """Stores a part. Returns its outcome as JSON (`tasks.OUTCOME`), or the reason why it ended early."""
         block, outcomes = PartRows.of(rows), list[Outcome]()
         if block.note.ended:
             return OUTCOME.dump_json(block.note.ended).decode()
@@ -233,33 +215,31 @@ class Process:
             free.append(store)
             return block
 
-        done = self._done(graph, block, stored())
+        done = self._do(graph, block, stored())
         return OUTCOME.dump_json(done.note.ended or outcomes[0]).decode()
 
-    def _done(
+    def _do(
         self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows], alone: bool = True
     ) -> PartRows:
-        """Does work on a block within its time limit. An error ends the block and is noted in it. `alone`:
-        True: no other work with `alone` runs in this process meanwhile."""
+        """Does work on a block within its time limit. An error ends the block and is noted in it. `alone`
+        True: other such work of this process waits, and the progress is noted."""
         if self._broken:
             os._exit(1)  # Ray starts another process and sends it this block again
         try:
-            limit = self._alarm.limit(graph.limits.task_timeout_s(block.note.ids))
-            with self._alone(graph.name, block.part) if alone else nullcontext(), limit:
+            with ExitStack() as held:
+                if alone:
+                    held.enter_context(self._lock)
+                    held.enter_context(IN_HAND.heard_by(noting(graph.name)))
+                    held.enter_context(IN_HAND.of(block.part))
+                held.enter_context(self._alarm.limit(graph.limits.task_timeout_s(block.note.ids)))
                 done = self.wait(work)
         except Exception as e:
-            done = block.over(ended=Raised.of(e).json())
+            done = block.over(ended=_error_text(e))
         back: HandedBack | None = done.note.back
         self._broken |= back is not None and back.then == "replace"
         if done.note.ended or (back is not None and back.then == "stop"):
             graph.halt(done)
         return done
-
-    @contextmanager
-    def _alone(self, graph: str, part: str) -> Iterator[None]:
-        """Makes other blocks wait, and notes the progress of this one."""
-        with self._lock, IN_HAND.heard_by(noting(graph)), IN_HAND.of(part):
-            yield
 
     def _free(self, graph: GraphRun, place: int) -> list[Any]:
         """Returns unused operators or sinks opened at a place of a graph. Drops those of other graphs."""

@@ -1,9 +1,8 @@
 """Execution of tasks on Ray, as a graph of Ray Data, with retries row by row.
 
-A part is the rows of one task. When it is stored, its completion record appears in the store. A thread runs
-the graph, since `write_datasink` blocks; the driver meanwhile reads the records. A part without a record at
-the end of the graph has lost its processes. Its rows are then tried one by one, which finds a row that kills
-its process.
+A stored part (the rows of one task) has a completion record in the store. A thread runs the graph, since
+`write_datasink` blocks; the driver meanwhile reads the records. A part without a record at the end of the
+graph has lost its processes. Its rows are then tried one by one, which finds a row that kills its process.
 """
 
 from __future__ import annotations
@@ -26,19 +25,10 @@ from raypipe.core.records import Fault
 from raypipe.recipes.executor import StageCounters
 from raypipe.runs.cluster.cluster_file import LIMITS, Pool, Timeouts
 from raypipe.runs.cluster.graph import LEFT, TRIES, GraphLeft, Pools, Whole, graph_of, write
-from raypipe.runs.cluster.process import NOTE_S, Alarm, GraphRun, Raised, notes, notes_of, worker_name
+from raypipe.runs.cluster.process import NOTE_S, Alarm, GraphRun, error_of, notes, notes_of, worker_name
 from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
 from raypipe.runs.pipeline.operators import NOTE, SKIPPED, Note, Outcome, StagedWork
-from raypipe.runs.pipeline.tasks import (
-    OUTCOME,
-    HandedBack,
-    RunTask,
-    TableTask,
-    Task,
-    TaskResult,
-    Verb,
-    summed,
-)
+from raypipe.runs.pipeline.tasks import OUTCOME, HandedBack, TableTask, Task, TaskResult, Verb, summed
 from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
 
@@ -54,18 +44,17 @@ class TrialWorker:
 
     def __init__(self, limits: Timeouts, work: TableTask) -> None:
         self._limits, self._work, self._alarm = limits, work, Alarm()
-        self._do: RunTask | None = None
+        self._run_task: Any = None  # a `RunTask`; None: the work is not opened
 
     async def open(self) -> None:
         """Opens the work; from then on the time of rows counts. The first row that needs a model loads it."""
-        if self._do is None:
-            self._do = await self._work.open(self._work.worker.kit(None, worker_name()))
+        if self._run_task is None:
+            self._run_task = await self._work.open(self._work.worker.kit(None, worker_name()))
 
-    async def do(self, task: Task) -> TaskResult | HandedBack:
+    async def do(self, task: Task) -> Any:
         await self.open()
-        assert self._do is not None
         with self._alarm.limit(self._limits.task_timeout_s(task.rows)):
-            return await self._do(task)
+            return await self._run_task(task)
 
 
 def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
@@ -106,11 +95,10 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
     except RayTaskError as e:  # the worker's error, or Ray's own if that could not be sent
         raise (e.cause if isinstance(e.cause, Exception) else e) from e
     except DIED as e:
-        raise WorkerDied(
-            f"task {task.name}: its worker died {TRIES + 1} times, and no single row explains it "
-            f"({len(lost)} of its {len(task.ids)} rows kill a worker by themselves). Lower sources_per_task "
-            f"or questions_per_task, or give a worker more memory. Ray says: {e}"
-        ) from e
+        died = f"its worker died {TRIES + 1} times, and no single row explains it"
+        alone = f"{len(lost)} of its {len(task.ids)} rows kill a worker by themselves"
+        mend = "Lower sources_per_task or questions_per_task, or give a worker more memory"
+        raise WorkerDied(f"task {task.name}: {died} ({alone}). {mend}. Ray says: {e}") from e
     finally:
         ray.kill(actor)
 
@@ -120,13 +108,13 @@ def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack 
     start, limit_s = time.monotonic(), limits.task_timeout_s(1)
     try:
         done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limit_s)
+        return done
     except (GetTimeoutError, *DIED) as e:
         if isinstance(e, GetTimeoutError) or time.monotonic() - start >= limit_s:  # its own alarm came first
             most = f"expected at most {limits.row_timeout_s:g} s, it took more"
             return Fault("worker", "timeout", most, transient=False)
         dead = "expected a result, found its worker dead, three times"
         return Fault("worker", "crash", dead, transient=False)
-    return done
 
 
 LOOK_S, MOST_LOOK_S, LOOKS = 0.05, 0.5, 50
@@ -145,21 +133,20 @@ def run(
     tasks: Sequence[Task],
     pools: Callable[[], Pools],
     limits: Timeouts = LIMITS,
-    said: Callable[[str], None] = lambda stats: None,
+    say_stats: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[Outcome]:
     """Does all tasks and yields their outcomes, in any order.
 
     A part whose process dies is tried TRIES times in all, then row by row. A broken process hands its part
-    back and is replaced. Raises any error of an operator; parts that are stored by then remain stored. If the
-    caller empties `tasks`, no more tasks begin, and running ones finish. Closing the generator ends them. If
-    a node is dead and no part finishes any more, another graph does the unfinished tasks on the remaining
-    nodes, with new `pools()`. `said` receives the statistics of each graph.
-    """
+    back and is replaced. Raises any error of an operator; stored parts remain stored. If the caller empties
+    `tasks`, no more tasks begin, and running ones finish. Closing the generator ends them. If a node is dead
+    and no part finishes any more, another graph does the unfinished tasks with new `pools()`. `say_stats`
+    receives the statistics of each graph."""
     left, worker = {task.name: task for task in tasks}, work.worker
     staged: StagedWork = work if isinstance(work, StagedWork) else Whole(work, verb)
     while left and tasks:
         graph = GraphRun(uuid.uuid4().hex, worker, limits, getattr(work, "records", None))
-        running = _Running(graph, staged, list(left.values()), pools(), said)
+        running = _Running(graph, staged, list(left.values()), pools(), say_stats)
         with running:
             for outcome in running.outcomes(tasks):
                 if left.pop(outcome.name, None) is not None:
@@ -183,7 +170,7 @@ class _Running:
     work: StagedWork
     tasks: Sequence[Task]
     pools: Pools
-    said: Callable[[str], None]
+    say_stats: Callable[[str], None]
     _ended: threading.Event = field(default_factory=threading.Event)
     _seen: set[str] = field(default_factory=set)  # parts whose record was read
     _error: Exception | None = None
@@ -214,7 +201,7 @@ class _Running:
     def _write(self) -> None:
         try:
             write(self._rows, self._sink, self.work, self.pools, len(self.tasks))
-            self.said(self._rows.stats())
+            self.say_stats(self._rows.stats())
         except GraphLeft:
             pass
         except Exception as e:
@@ -223,8 +210,7 @@ class _Running:
             self._ended.set()
 
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
-        """Yields outcomes of parts as their records appear, and at the end all outcomes that the sink
-        returned. Begins no more parts once the caller has emptied `wanted`."""
+        """Yields outcomes of parts as they appear. Begins no more parts once the caller empties `wanted`."""
         halting, pause_s, backoff = False, LOOK_S, self.graph.worker.backoff()
         while not self._ended.wait(pause_s):
             start = time.monotonic()
@@ -257,7 +243,7 @@ class _Running:
             if not isinstance(outcome, str):
                 yield outcome
             elif outcome != SKIPPED:
-                raise Raised.revived(outcome)
+                raise error_of(outcome)
 
     def recorded(self) -> Iterator[Outcome]:
         """Yields outcomes of parts recorded since the last call. Raises an error that ended the run."""
@@ -276,7 +262,7 @@ class _Running:
             if note.back is not None:
                 yield note.back
             elif note.ended != SKIPPED:
-                raise Raised.revived(note.ended)
+                raise error_of(note.ended)
 
     @property
     def nodes_gone(self) -> bool:

@@ -29,17 +29,7 @@ from raypipe.recipes.executor import QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named, of_turns
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
-from raypipe.runs.pipeline.operators import (
-    Key,
-    Operate,
-    Operator,
-    PartRows,
-    Sink,
-    in_order,
-    in_turn,
-    step,
-    storing,
-)
+from raypipe.runs.pipeline.operators import Operate, Operator, PartRows, Sink, in_turn, ordered, step, storing
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
 from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import ANSWERS, write_part
@@ -56,7 +46,6 @@ class AnswersTask:
 
     worker: WorkerConfig
     recipe: Recipe
-    table: str  # table that this work fills
     run: str
     sources: AnswerSources  # what each answer depends on besides the recipe; makes the keys of answers
     index: IndexSpec
@@ -64,21 +53,20 @@ class AnswersTask:
     fresh: bool = False  # True: language models are called again even if the memo has their replies
     twice: frozenset[str] = frozenset()  # ids of questions whose chats are sent to engines again, one by one
 
-    key: ClassVar[Key] = "id"
+    key: ClassVar[Literal["id"]] = "id"
 
     @property
     def records(self) -> tuple[str, str]:
         """Table and run of the completion records. A part (the rows of one task) with a record is done."""
-        return self.table, self.run
+        return "answers", self.run
 
     def operators(self) -> Sequence[Operator]:
-        shared = self.worker.device.startswith("cuda")  # no two pools can hold the same GPUs
-        return [
-            StageSlice(self, *cut) for cut in (cut_for_gpus if shared else cut_by_kind)(self.recipe.question)
-        ]
+        # No two pools can hold the same GPUs.
+        cuts = cut_for_gpus if self.worker.device.startswith("cuda") else cut_by_kind
+        return [StageSlice(self, *cut) for cut in cuts(self.recipe.question)]
 
     def memo_of(self, kit: LocalKit) -> StoreMemo:
-        """Returns a process's memo (cache) for this run. Its slices share the memo: no call is made twice."""
+        """Returns a process's memo (cache) for this run, which its slices share: no call is made twice."""
         if MEMOS.get(kit, ("",))[0] != self.run:
             MEMOS[kit] = self.run, StoreMemo(self.worker.store, self.memo, self.fresh)
         return MEMOS[kit][1]
@@ -93,7 +81,7 @@ class AnswersTask:
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
             made = block.rows.select(ANSWERS.names).cast(ANSWERS)
             write_part(store, "faults", self.run, block.part, faults_table(block.failed, self.run), {})
-            write_part(store, self.table, self.run, block.part, made, facts)
+            write_part(store, "answers", self.run, block.part, made, facts)
 
         return storing(self.worker, "answer", process, write)
 
@@ -118,14 +106,13 @@ def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
     Stages at the beginning that only rewrite questions of a conversation join the slice of the next stage."""
     cuts, last = list[Cut](), ""
     for i, stage in enumerate(stages):
-        kind = _kind(stage) or last
+        kind, first, name = _kind(stage) or last, i, ""
         if cuts and (kind == last or decides(stage.step)):
-            cuts[-1] = (cuts[-1][0], cuts[-1][1], i + 1)
+            name, first, _ = cuts.pop()
         elif cuts and all(of_turns(s.step) for s in stages[:i]):
-            cuts[-1], last = (NAMES.get(kind, "rank"), 0, i + 1), kind
-        else:
-            cuts.append((NAMES.get(kind, "rank"), i, i + 1))
-            last = kind
+            _, first, _ = cuts.pop()
+        cuts.append((name or NAMES.get(kind, "rank"), first, i + 1))
+        last = last if name else kind
     return cuts
 
 
@@ -182,9 +169,8 @@ class StageSlice:
         memo = await work.worker.tried(lambda: work.memo_of(kit))
         kit = kit.with_index(LanceIndex(work.index, product_on(work.worker.device)))
         stages = slice(self.first, self.end)
-        ask = QuestionExecutor(
-            work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages, clock=kit.spent
-        )
+        spent = kit.spent
+        ask = QuestionExecutor(work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages, clock=spent)
         steps = [s.step for s in work.recipe.question[stages]]
         on_engines = [s for s in steps if any(m.loader == "vllm" for m in asked_models(s))]
         replies = [name for s in on_engines for name in named(s.writes(), "replies")]  # names of replies
@@ -194,7 +180,7 @@ class StageSlice:
             """Reads questions from the store into `held`."""
             limit_s = work.worker.question_timeout_s
             due = limit_s and time.time() + limit_s
-            rows = in_order(store.rows("questions", "id", ids), "id", tuple(ids))
+            rows = ordered(store.rows("questions", "id", ids), "id", tuple(ids))
             for q in arrow.question.records(rows):  # keys need all citations, before steps narrow them
                 held[q.id] = replace(q, due=due), work.sources.key(recipe, q), work.sources.row(q)
 
@@ -212,24 +198,17 @@ class StageSlice:
             with about(run=work.run if work.fresh else ""):
                 answered = await ask([held[i][0] for i in ids])
             if replies and _replied(ask) > before:
-                # Sends the chats again, one by one and without the memo, and counts replies that differ.
-                again = QuestionExecutor(work.recipe, kit, stages=stages)
-                start, count = kit.spent(), ask.counts.setdefault(TWICE, StageCounters())
-                for q in (q for q in answered if q.id in work.twice):
-                    [alone] = await again([held[q.id][0]])
-                    texts = [(q.replies[name].text, alone.replies[name].text) for name in replies]
-                    count.rows += sum(bool(a) for a, _ in texts)
-                    count.differ += sum(a != b for a, b in texts if a)
-                for one in again.counts.values():
-                    count.calls.add(one.calls)
-                count.seconds += kit.spent() - start
+                start, count = spent(), ask.counts.setdefault(TWICE, StageCounters())
+                again = QuestionExecutor(work.recipe, kit, stages=stages)  # without the memo
+                twice = [(held[q.id][0], q) for q in answered if q.id in work.twice]
+                await _count_differing(again, twice, replies, count)
+                count.seconds += spent() - start
             lost: FailedRows = []
             if self.end == len(work.recipe.question):
                 # An answer with a transient fault or an omitted stage is not stored: its row stays pending.
                 lost = [(q.id, asdict(f)) for q in answered if not _complete(q) for f in _faults(q)[:1]]
                 answered = [q for q in answered if _complete(q)]
-            rows = [(*held[q.id][1:], q) for q in answered]
-            return answers_table(rows, recipe), lost
+            return answers_table([(*held[q.id][1:], q) for q in answered], recipe), lost
 
         def key_of(id: str, stage: str) -> str:
             if id not in held:
@@ -237,6 +216,22 @@ class StageSlice:
             return held[id][1]
 
         return step(self, work.worker, work.recipe, kit, ask.counts, compute, key_of, take)
+
+
+async def _count_differing(
+    again: QuestionExecutor,
+    twice: Sequence[tuple[Question, Question]],
+    replies: Sequence[str],
+    count: StageCounters,
+) -> None:
+    """Sends chats again, one by one, and counts differing `replies`. `twice`: questions before and after."""
+    for before, first in twice:
+        [second] = await again([before])
+        texts = [(first.replies[name].text, second.replies[name].text) for name in replies]
+        count.rows += sum(bool(a) for a, _ in texts)
+        count.differ += sum(a != b for a, b in texts if a)
+    for one in again.counts.values():
+        count.calls.add(one.calls)
 
 
 def _replied(ask: QuestionExecutor) -> int:
@@ -259,10 +254,6 @@ def _faults(question: Question) -> tuple[Fault, ...]:
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
     """Makes rows of the table `answers` from (key, row key, answered question). `recipe`: a digest."""
     table = arrow.question.table(q for _, _, q in rows)
-    columns = {
-        "key": arrow.id_column(k for k, _, _ in rows),
-        "recipe": arrow.id_column([recipe] * len(rows)),
-        "row": arrow.id_column(r for _, r, _ in rows),
-        **{name: table[name] for name in table.schema.names},
-    }
-    return pa.table(columns, schema=ANSWERS)
+    ids = {"key": [k for k, _, _ in rows], "recipe": [recipe] * len(rows), "row": [r for _, r, _ in rows]}
+    columns = {name: arrow.id_column(of) for name, of in ids.items()}
+    return pa.table({**columns, **{n: table[n] for n in table.schema.names}}, schema=ANSWERS)

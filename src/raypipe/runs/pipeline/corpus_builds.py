@@ -33,11 +33,9 @@ class CorpusBuilds:
     max_rows: int  # most sources of a task
 
     def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
-        """Yields the builds that bring texts, passages and vectors up to date, in order.
-
-        `streams` returns whether parsing and embedding can run at the same time; None: they cannot. If they
-        can, sources without any rows first go through all steps in one pass. A killed run is resumed as it
-        began: in one pass, or table by table."""
+        """Yields the builds that bring texts, passages and vectors up to date, in order. `streams` returns
+        whether parsing and embedding can run at the same time; None: they cannot. If they can, sources
+        without any rows first go through all steps in one pass. A killed run is resumed as it began."""
         single = [self.texts(wanted), self.passages(wanted)]
         single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
         if (whole := self.whole(single, wanted)) is not None:
@@ -52,17 +50,16 @@ class CorpusBuilds:
         table = self.recipe.texts_table
         with asyncio.Runner() as loop:
             empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
-        return TableBuild(
-            table,
-            table,
-            empty.drop(["fault"]).schema,
-            "parse",
-            "parsed",
-            "sources",
-            self.max_rows,
-            lambda: self.missing(table, wanted),
-            lambda run: CorpusTask(self.worker, self.recipe, run.name, ("parse",)),
-        )
+        schema = empty.drop(["fault"]).schema
+
+        def missing_ids() -> Ids:
+            return self.missing(table, wanted)
+
+        def work(run: TableRun) -> TableTask:
+            return CorpusTask(self.worker, self.recipe, run.name, ("parse",))
+
+        most = self.max_rows
+        return TableBuild(table, table, schema, "parse", "parsed", "sources", most, missing_ids, work)
 
     def passages(self, wanted: Ids) -> TableBuild:
         table, texts = self.recipe.passages_table, self.recipe.texts_table
@@ -81,14 +78,8 @@ class CorpusBuilds:
         table = self.recipe.vectors_table(model)
 
         def work(run: TableRun) -> TableTask:
-            return CorpusTask(
-                self.worker,
-                self.recipe,
-                run.name,
-                ("embed",),
-                (model,),
-                self._memo_of((model, *self.recipe.writers())),
-            )
+            memo = self._memo_of((model, *self.recipe.writers()))
+            return CorpusTask(self.worker, self.recipe, run.name, ("embed",), (model,), memo)
 
         return TableBuild(
             table,
@@ -107,19 +98,17 @@ class CorpusBuilds:
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
         """Returns the wanted sources with chunks that lack vectors in a table, except dead letters."""
-        name = self.recipe.passages_table
-        passages = self.store.dataset(name)
-        at = rows_id(self.store, name, passages)
+        passages = self.store.dataset(self.recipe.passages_table)
+        at = rows_id(self.store, self.recipe.passages_table, passages)
         if self.store.has(table):
-            left = noted(self.store, self.store.dataset(table), table, wanted.name_among(at))
-            if left is not None:
-                return self._unfailed(table, left)
+            missing = noted(self.store, self.store.dataset(table), table, wanted.name_among(at))
+            if missing is not None:
+                return self._unfailed(table, missing)
         return self.missing(table, wanted.among(sources_with_chunks(passages), at))
 
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
-        """Returns the build of texts, passages and vectors in one pass, for sources without rows in all these
-        tables. Returns None if the recipe has no embedder, or embeds from stored texts. `single`: the build
-        of each table, in this order."""
+        """Returns the build of all tables in one pass, for sources without rows in each. Returns None if the
+        recipe has no embedder, or embeds from stored texts. `single`: the build of each table, in order."""
         if not (models := self.recipe.embedders()) or self.recipe.embeds_from_texts:
             return None
         *first, last = ((b.table, b.schema) for b in single)
@@ -131,9 +120,8 @@ class CorpusBuilds:
             return ids
 
         def work(run: TableRun) -> TableTask:
-            return CorpusTask(
-                self.worker, self.recipe, run.name, models=tuple(models), memo=self._memo_of(models)
-            )
+            memo = self._memo_of(models)
+            return CorpusTask(self.worker, self.recipe, run.name, models=tuple(models), memo=memo)
 
         return TableBuild(
             whole_corpus(self.recipe)[0],

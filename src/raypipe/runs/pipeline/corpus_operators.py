@@ -31,17 +31,7 @@ from raypipe.recipes.executor import CorpusExecutor, fine, with_texts
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
-from raypipe.runs.pipeline.operators import (
-    Key,
-    Operate,
-    Operator,
-    PartRows,
-    Sink,
-    in_order,
-    in_turn,
-    step,
-    storing,
-)
+from raypipe.runs.pipeline.operators import Operate, Operator, PartRows, Sink, in_turn, ordered, step, storing
 from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import Store, with_chunkless, write_part
 from raypipe.store.memo.disk import StoreMemo
@@ -66,7 +56,7 @@ class CorpusTask:
     models: tuple[Model, ...] = ()  # embedders; (): no step embeds
     memo: Mapping[str, int] = field(default_factory=dict)  # memo table -> pinned version
 
-    key: ClassVar[Key] = "source"
+    key: ClassVar[Literal["source"]] = "source"
 
     @property
     def records(self) -> tuple[str, str]:
@@ -128,7 +118,7 @@ class CorpusOperator:
         corpus, table = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s), work.recipe.texts_table
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            rows = in_order(store.rows("sources", "id", ids), "id", ids)
+            rows = ordered(store.rows("sources", "id", ids), "id", ids)
             texts = await corpus.texts(arrow.corpus_table(arrow.source.records(rows)))
             return fine(texts).drop(["fault"]), failed_rows(texts)
 
@@ -137,9 +127,8 @@ class CorpusOperator:
                 return texts
             return _stored(store, table, work.run, block.part, texts, texts)
 
-        return step(
-            self, work.worker, work.recipe, kit, corpus.counts, compute, lambda id, stage: table, keep=keep
-        )
+        how = work.worker, work.recipe, kit, corpus.counts
+        return step(self, *how, compute, lambda id, stage: table, keep=keep)
 
     async def _split(self, kit: LocalKit) -> Operate:
         """Opens `split`: texts to chunks."""
@@ -155,7 +144,7 @@ class CorpusOperator:
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             block_texts = texts[0] if "text" in texts[0].column_names else store.rows(read, "source", ids)
-            chunks = await corpus.passages(without_faults(in_order(block_texts, "source", ids)))
+            chunks = await corpus.passages(without_faults(ordered(block_texts, "source", ids)))
             lost = failed_rows(chunks)
             split.extend(i for i in ids if i not in dict(lost))
             return fine(chunks).select([*SPANS, "chunk_text"]), lost
@@ -167,9 +156,8 @@ class CorpusOperator:
                 return passages
             return _stored(store, table, work.run, block.part, passages, chunks)
 
-        return step(
-            self, work.worker, work.recipe, kit, corpus.counts, compute, lambda id, stage: table, take, keep
-        )
+        how = work.worker, work.recipe, kit, corpus.counts
+        return step(self, *how, compute, lambda id, stage: table, take, keep)
 
     async def _tokenize(self, kit: LocalKit) -> Operate:
         """Opens `tokenize`: adds a column of token arrays per embedder, so that no thread that feeds a GPU
@@ -186,23 +174,18 @@ class CorpusOperator:
             for build in asking:
                 try:
                     await build(chunks)
-                except Exception as asked:
-                    # Embedders that take only texts get no tokens. Any other error is ignored here: the step
-                    # raises it again in `embed`, which finds the failing rows.
-                    if (
-                        isinstance(asked, token_arrays.FirstAsked)
-                        and asked.texts
-                        and token_arrays.takes_tokens(asked.model)
-                    ):
+                except token_arrays.FirstAsked as asked:
+                    # Embedders that take only texts get no tokens.
+                    if asked.texts and token_arrays.takes_tokens(asked.model):
                         if asked.model not in makers:
                             makers[asked.model] = token_arrays.TokenMaker(asked.model)
                         made[asked.model.name] = makers[asked.model].table(asked.texts, asked.role)
+                except Exception:  # the step raises it again in `embed`, which finds the failing rows
+                    continue
             for name, tokens in made.items():
                 offsets = np.minimum(np.arange(rows.num_rows + 1), tokens.num_rows)
                 offsets[-1] = tokens.num_rows
-                items = pa.StructArray.from_arrays(
-                    [c.combine_chunks() for c in tokens.columns], fields=[*token_arrays.SCHEMA]
-                )
+                items = tokens.to_struct_array().combine_chunks()
                 lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
                 rows = rows.append_column(TOKENS + name, lists)
             return PartRows(block.part, block.note, block.key, rows, block.failed)
@@ -223,12 +206,9 @@ class CorpusOperator:
             split = "chunk_text" in block.rows.column_names
             held = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
             failed_in.clear()
-            names = {m: TOKENS + m.name for m in work.models}
-            tokens.tokens = {
-                m: token_arrays.arrays_of(_flat(block.rows[name]))
-                for m, name in names.items()
-                if name in block.rows.column_names
-            }
+            with_tokens = [m for m in work.models if TOKENS + m.name in block.rows.column_names]
+            flat = {m: _flat(block.rows[TOKENS + m.name]) for m in with_tokens}
+            tokens.tokens = {m: token_arrays.arrays_of(rows) for m, rows in flat.items()}
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             if (some := held) is None:
@@ -245,11 +225,8 @@ class CorpusOperator:
                         failed_in[id] = recipe.vectors_table(model)
             return pa.concat_tables(made, promote_options="default"), list(lost.items())
 
-        tables = {
-            s.name: recipe.vectors_table(embedder_of(s.step))
-            for s in recipe.corpus
-            if table_of(s.step) == "vectors"
-        }
+        embedding = [s for s in recipe.corpus if table_of(s.step) == "vectors"]
+        tables = {s.name: recipe.vectors_table(embedder_of(s.step)) for s in embedding}
         of_first = recipe.vectors_table(work.models[0])
 
         def digest_of(id: str, stage: str) -> str:

@@ -2,7 +2,7 @@
 
 Each completion record of a task has the task's counts. A commit deletes these records, so the sums of the
 counts are first saved in one small file of the store, until a report contains them. Once a cap is reached, a
-run begins no further task; running tasks still finish and are paid. It depends on no table or step.
+run begins no further task; running tasks still finish and are paid.
 """
 
 from __future__ import annotations
@@ -82,11 +82,6 @@ class RunCounters:
         return now
 
     @property
-    def tasks_since(self) -> int:
-        """Number of tasks that this attempt finished."""
-        return sum(t.tasks for t in self.tables.values()) - self.earlier.tasks
-
-    @property
     def resumed(self) -> int:
         """Number of tasks that earlier attempts finished."""
         return self.earlier.tasks
@@ -100,8 +95,7 @@ class RunCounters:
             self.earlier.add(counts)
 
     def share(self, ids: Iterable[str], counts: Mapping[str, StageCounters]) -> None:
-        """Records the seconds of each question of a task. Questions pass a stage together, so each gets an
-        equal share of the stage's seconds."""
+        """Records each question's equal share of its task's seconds: questions pass a stage together."""
         each = {s: c.seconds / (c.rows - c.skipped) for s, c in counts.items() if c.rows > c.skipped}
         self.seconds.update(dict.fromkeys(ids, each))
 
@@ -157,8 +151,7 @@ class Caps:
         return any(cap is not None for cap in (self.calls, self.usd, self.hours))
 
     def check(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> None:
-        """Raises CapReached if this attempt has reached a cap. `seconds`: time since the attempt began;
-        `judged`: calls to the judge so far; None: none."""
+        """Raises CapReached if this attempt has reached a cap (`reached`)."""
         if spent := self.reached(done, seconds, judged):
             raise CapReached(spent)
 
@@ -166,7 +159,8 @@ class Caps:
         """Returns a message about the reached cap, or "". Before a cap stops it, each command finishes at
         least one task or judges some answers: repeating the command finishes the work."""
         judged = judged or CallCounts()
-        if done.tasks_since <= 0 and not judged.computed:
+        tasks = sum(t.tasks for t in done.tables.values()) - done.earlier.tasks
+        if tasks <= 0 and not judged.computed:
             return ""
         if self.hours is not None and seconds >= self.hours * HOUR_S:
             return f"--max-hours {self.hours:g} is reached after {seconds / HOUR_S:.3g} hours{_THEN}"

@@ -3,8 +3,7 @@
 A row passes if it is computed without a raise and without a transient fault. A row that raises is blamed only
 if another row passed on the same worker, and if a probe (a small request) shows that the models of the stage
 that raised still compute there. If all rows of a task of several rows fail, none is blamed, and another
-worker gets the task. `faults_table` makes the rows of the table `faults`. Depends on faults and batches, not
-on recipes or workers. `runs.cluster.running` finds rows that kill their worker; `evaluation.fault_budget`
+worker gets the task. `runs.cluster.running` finds rows that kill their worker; `evaluation.fault_budget`
 decides whether too many rows failed.
 """
 
@@ -32,7 +31,10 @@ FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
 Failed: TypeAlias = tuple[str, dict[str, Any], int, str]
 """A row of the table `faults`: (id, fault, attempts, digest of the table or answer that it failed in)."""
 
-Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, FailedRows]]]
+Computed: TypeAlias = tuple[pa.Table, FailedRows]
+"""Rows for the table, and failed rows."""
+
+Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[Computed]]
 """Ids -> rows for the table, and failed rows. By the law of batches, a split of the ids changes nothing."""
 
 Probe: TypeAlias = Callable[[str], Awaitable[None]]
@@ -70,7 +72,7 @@ class Suspects:
 class _Tried:
     """Results so far of the rows of one task."""
 
-    done: list[tuple[pa.Table, FailedRows]] = field(default_factory=list)
+    done: list[Computed] = field(default_factory=list)
     broken: dict[str, FailedRow] = field(default_factory=dict)  # id -> row that raised alone
     stages: set[str] = field(default_factory=set)  # stages that raised, except for lack of memory
     passed: int = 0  # rows that did not raise and have no transient fault
@@ -81,21 +83,20 @@ async def bisected(
     compute: Compute,
     ids: tuple[str, ...],
     counts: Mapping[str, StageCounters],
-    probe: Probe,
+    probe: Probe | None,
     backoff: Backoff,
-    suspects: Suspects | None = None,
-    witnessed: bool = False,
-) -> tuple[list[tuple[pa.Table, FailedRows]], dict[str, FailedRow]]:
+    suspects: Suspects | None,
+    witnessed: bool,
+) -> tuple[list[Computed], dict[str, FailedRow]]:
     """Computes all ids and isolates the rows that raise. Returns the results, and these rows by id.
 
-    A batch of n ids that raises is split into batches of sqrt(n) ids, and such a batch into single rows. A
-    row is thus alone in its third attempt at the latest; if it raises then, it is isolated. `witnessed`: rows
-    of other tasks passed on this worker before. `suspects`: rows that may be to blame, from the worker that
-    handed the task back; None: no worker did.
+    A batch of n ids that raises is split into batches of sqrt(n) ids, and such a batch into single rows. So a
+    row is alone in its third attempt at the latest; if it raises then, it is isolated. `probe` None: no model
+    is probed. `witnessed`: rows of other tasks passed on this worker before. `suspects`: rows that may be to
+    blame, from the worker that handed the task back; None: no worker did.
 
-    Raises WorkerBroken if the rows are not proven to blame, and passes on every RaypipeError, which no row
-    causes. Unavailable stores and services are tried again after the waits of `backoff`.
-    """
+    Raises WorkerBroken if the rows are not proven to blame, and every RaypipeError, which no row causes.
+    Unavailable stores and services are tried again after the waits of `backoff`."""
     tried = _Tried()
     first = tuple(i for i in suspects.rows if i in ids) if suspects else ()
     waiting: list[tuple[tuple[str, ...], int]] = [((i,), 3) for i in first]
@@ -105,7 +106,7 @@ async def bisected(
         some, attempt = waiting.pop(0)
         try:
             tried_now = functools.partial(_counted, compute, some, counts)
-            made: tuple[pa.Table, FailedRows] = await until_available(tried_now, backoff)
+            made: Computed = await until_available(tried_now, backoff)
         except RaypipeError:
             raise
         except Exception as e:
@@ -137,9 +138,7 @@ async def bisected(
     return tried.done, tried.broken
 
 
-async def _counted(
-    compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]
-) -> tuple[pa.Table, FailedRows]:
+async def _counted(compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]) -> Computed:
     """Computes the ids. If that raises, rolls back the row counts; computed calls and seconds remain."""
     before = copy.deepcopy(dict(counts))
     try:
@@ -150,10 +149,11 @@ async def _counted(
         raise
 
 
-async def _judge(tried: _Tried, rows: int, probe: Probe, suspects: Suspects | None, witnessed: bool) -> None:
-    """Decides whether the rows that raised are to blame. Raises WorkerBroken or Unproven if that is not
-    proven. The only row of a task becomes pending if it raised on two workers, and no other row had passed
-    there."""
+async def _judge(
+    tried: _Tried, rows: int, probe: Probe | None, suspects: Suspects | None, witnessed: bool
+) -> None:
+    """Decides whether the rows that raised are to blame; if not proven, raises WorkerBroken or Unproven. The
+    only row of a task becomes pending if it raised on two workers where no other row had passed."""
     why = next(iter(tried.broken.values())).fault
     reason = f"{why.step}: {why.detail}"
     if not tried.passed and rows > 1:
@@ -166,19 +166,16 @@ async def _judge(tried: _Tried, rows: int, probe: Probe, suspects: Suspects | No
             tried.broken[id] = replace(row, fault=replace(row.fault, detail=detail, transient=True))
         return
     if len(tried.since) > 1 and suspects is None:
-        raise Unproven(
-            f"the last {len(tried.since)} rows of a task all fail: {reason}",
-            tuple(tried.since),
-        )
+        raise Unproven(f"the last {len(tried.since)} rows of a task all fail: {reason}", tuple(tried.since))
     for stage in sorted(tried.stages):
-        await probe(stage)
+        if probe is not None:
+            await probe(stage)
 
 
 def failed_rows(table: pa.Table) -> FailedRows:
     """Returns the first fault of each source that has faults in a corpus table."""
     rows = zip(id_texts(table["source"]), table["fault"].to_pylist(), strict=True)
-    faulty = [(source, fault) for source, fault in rows if fault]
-    return list(dict(faulty[::-1]).items())
+    return list(dict([(source, fault) for source, fault in rows if fault][::-1]).items())
 
 
 def faults_table(rows: Sequence[Failed], run: str) -> pa.Table:
@@ -188,7 +185,6 @@ def faults_table(rows: Sequence[Failed], run: str) -> pa.Table:
 
 
 def final_last(faults: pa.Table) -> list[dict[str, Any]]:
-    """Sorts rows of `faults`: transient faults first, final faults last. A dictionary by id that is built in
-    this order keeps the final fault of an id."""
+    """Sorts faults, final ones last: a dictionary by id then keeps the final fault."""
     rows: list[dict[str, Any]] = faults.to_pylist()
     return sorted(rows, key=lambda r: not r["transient"])

@@ -25,7 +25,7 @@ from raypipe.runs.pipeline.counters import NO_CAPS, Caps, RunCounters, WallClock
 from raypipe.runs.pipeline.dead_letters import final_last
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, ann_names, answer_sources
-from raypipe.runs.pipeline.table_build import TableBuild, TableBuilder, again_id, alone, nowhere
+from raypipe.runs.pipeline.table_build import TableBuild, TableBuilder, again_id, no_connection, single_worker
 from raypipe.runs.pipeline.tasks import Runner, TableTask, Verb, WorkerConfig, Workers
 from raypipe.store import ANSWERS, Store, TableRun, begun
 from raypipe.store.ids import Ids, stand_in
@@ -59,14 +59,14 @@ class Pipeline:
     sizes: TaskSizes
     runner: Runner
     progress: Progress
-    workers: Callable[[Verb], Workers] = alone  # called only if rows are missing: it may connect to Ray
-    connect: Callable[[], object] = nowhere  # connects to Ray; called before the first task
+    workers: Callable[[Verb], Workers] = single_worker  # called only if rows are missing: may connect to Ray
+    connect: Callable[[], object] = no_connection  # connects to Ray; called before the first task
     clock: WallClock = field(default_factory=WallClock)  # wall time by part of the run
     caps: Caps = NO_CAPS  # no task begins once a cap is reached
     # Returns whether workers that parse and workers that embed run at the same time. Called only if rows are
     # missing, since it may connect to Ray. None: they never do.
     streams: Callable[[], bool] | None = None
-    ahead: Callable[[], object] = nowhere  # starts workers before the missing rows are known
+    prestart: Callable[[], object] = no_connection  # starts workers before the missing rows are known
     stats: Sequence[str] = ()  # Ray Data's statistics of each graph that ran
     twice: int = 0  # questions whose chats are sent again, one by one, to count replies that differ
 
@@ -106,12 +106,11 @@ class Pipeline:
         renew: Collection[str] = (),
     ) -> RunCounters:
         """Answers the questions that have no answer from this recipe and the sources as they are now (their
-        evidence). Adds the counts of the work to `done`.
+        evidence). Adds the counts of the work to `done`. `questions` is iterated several times.
 
-        `fresh`: answers all questions, and calls language models even for cached replies; cached vectors and
-        scores are used. `renew`: ids of questions to answer again, with the cache. The commit of new answers
-        removes the old answers. After a kill the next run finishes the work, even without `fresh`.
-        `questions` is iterated several times."""
+        `fresh`: answers all questions, and calls language models even for cached replies. `renew`: ids of
+        questions to answer again, with the cache. The commit of new answers removes the old answers. After a
+        kill the next run finishes the work, even without `fresh`."""
         done = done or RunCounters()
         work_id = self.answers_work_id(self.snapshot())
         # Killed runs are finished first, so the evidence of their questions is needed, too.
@@ -126,12 +125,14 @@ class Pipeline:
         keys = dict(sorted(keys.items(), key=lambda item: groups[item[1]]))
 
         def work(run: TableRun) -> TableTask:
-            index, memo = recipe_tables.searched(self.store, self.recipe), memo_versions(self.store)
+            searched = recipe_tables.searched(self.store, self.recipe), memo_versions(self.store)
             twice = frozenset(run.ids[: self.twice])
-            return AnswersTask(
-                self.worker, self.recipe, "answers", run.name, sources, index, memo, run.fresh, twice
-            )
+            return AnswersTask(self.worker, self.recipe, run.name, sources, *searched, run.fresh, twice)
 
+        kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
+        per_task = self.sizes.questions
+        if kinds <= {"embedder"} and self.searches_all(questions):
+            per_task = max(per_task, SNAPSHOT_QUESTIONS)
         build = TableBuild(
             work_id,
             "answers",
@@ -139,7 +140,7 @@ class Pipeline:
             "answer",
             "answered",
             "questions",
-            self._per_answer_task(questions),
+            per_task,
             lambda: self.unanswered(keys),
             work,
             calls_models=True,
@@ -163,31 +164,21 @@ class Pipeline:
     def start(self) -> None:
         self.builder.start()
 
-    def start_ahead(self) -> None:
-        """Connects as `start` does, and starts workers early: they load models while files are read and the
-        work is planned."""
+    def start_early(self) -> None:
+        """Connects, and starts workers: they load models while files are read and the work is planned."""
         self.start()
-        self.ahead()
+        self.prestart()
 
     @property
     def builder(self) -> TableBuilder:
         how = self.workers, self.connect, self.clock, self.caps, self.worker
         return TableBuilder(self.store, self.runner, self.progress, *how)
 
-    def _per_answer_task(self, questions: Iterable[Question]) -> int:
-        """Returns the largest number of questions per task. It is higher if questions only search the whole
-        store by vectors: the matrix product of many questions costs little more than that of one."""
-        kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
-        if kinds <= {"embedder"} and self.searches_all(questions):
-            return max(self.sizes.questions, SNAPSHOT_QUESTIONS)
-        return self.sizes.questions
-
     def searches_all(self, questions: Iterable[Question] | None) -> bool:
-        """Returns whether a question searches the whole store: it has no sources of its own, or the recipe
-        always does so. `questions` None: True."""
+        """Returns whether the recipe or a question searches the whole store. `questions` None: True."""
         return self.recipe.searches_all() or questions is None or any(q.sources() is None for q in questions)
 
-    def renewing(self) -> TableRun | None:
+    def unfinished_again(self) -> TableRun | None:
         """Returns the unfinished run of a killed or failed command that answered questions again, or None."""
         return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
 
@@ -200,11 +191,10 @@ class Pipeline:
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
-        """Returns the evidence of questions now: the searchable sources, and those missing in a table."""
-        listed = list(questions)  # iterated twice
-        lacks = recipe_tables.lacking(
-            self.store, self.recipe, self.sources(listed), {}, self.searches_all(listed)
-        )
+        """Returns the evidence of questions now: searchable sources, and sources missing in a table."""
+        questions = list(questions)  # iterated twice
+        wanted, whole = self.sources(questions), self.searches_all(questions)
+        lacks = recipe_tables.lacking(self.store, self.recipe, wanted, {}, whole)
         return answer_sources(self.snapshot(), by_source(lacks), self.recipe)
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
@@ -221,9 +211,10 @@ class Pipeline:
     def answers(
         self, questions: Iterable[Question], sources: AnswerSources | None = None
     ) -> Iterator[Question]:
-        """Yields the stored answers of these questions, in order, read in batches. A dead letter has the
-        outcome fault. A question without an answer has the outcome "", with its last transient fault if there
-        is one. `sources`: evidence of the questions; None: computed, which iterates `questions` once more."""
+        """Yields the stored answers of these questions, in order. A dead letter (a question with a final
+        fault) has the outcome fault. A question without an answer has the outcome "", with its last transient
+        fault if there is one. `sources`: evidence of the questions; None: computed, which iterates
+        `questions` once more."""
         sources, recipe = sources or self.answer_sources(questions), self.recipe.digest()
         for some in batches(questions, ANSWERS_AT_ONCE):
             keys = [sources.key(recipe, q) for q in some]
@@ -237,9 +228,9 @@ class Pipeline:
         and source, a final fault if there is one. `among`: ids of the sources to report; None: all."""
         rows = []
         for table in recipe_tables.table_names(self.store, self.recipe):
-            last = {r["id"]: r for r in final_last(self.store.rows("faults", "digest", [table]))}
-            missing = self.store.missing(table, "source", list(last))
-            rows += [last[id] for id in missing if among is None or id in among]
+            faults = {r["id"]: r for r in final_last(self.store.rows("faults", "digest", [table]))}
+            missing = self.store.missing(table, "source", list(faults))
+            rows += [faults[id] for id in missing if among is None or id in among]
         return rows
 
     def snapshot(self) -> str:
@@ -252,15 +243,16 @@ class Pipeline:
     def sources(self, questions: Iterable[Question] | None) -> Ids:
         """Returns the ids of the sources to index, of the kinds that the recipe parses: all sources in the
         store if a question searches it or `questions` is None, else the cited sources in citation order."""
-        kinds, cited = self.recipe.source_kinds(), dict[str, None]()
-        for q in questions if questions is not None else ():
-            if (sources := q.sources()) is None or self.recipe.searches_all():
-                return all_sources(self.store, kinds)
-            cited.update(dict.fromkeys(sources))
+        every = all_sources(self.store, self.recipe.source_kinds())
         if questions is None:
-            return all_sources(self.store, kinds)
+            return every
+        cited = dict[str, None]()
+        for q in questions:
+            if (sources := q.sources()) is None or self.recipe.searches_all():
+                return every
+            cited.update(dict.fromkeys(sources))
         named = Ids.of(cited)
-        return named.where(stand_in(named.array, all_sources(self.store, kinds).array))
+        return named.where(stand_in(named.array, every.array))
 
 
 def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:

@@ -1,9 +1,9 @@
 """Ingest of files into a store, all or nothing: reads each line once, stores equal sources once.
 
-Rows are staged in parts while files are read, so memory holds one part and the ids of questions, for files of
-any size. A damaged file raises before anything is committed. Once all rows are staged, one small file records
-the decision to commit them (`ingest_log`). If the process is killed after that, the next driver finishes the
-commits. So a kill leaves either the old rows of all tables or the new rows of all tables.
+Rows are staged in parts while files are read, so memory holds one part and the ids of questions. A damaged
+file raises before anything is committed. Once all rows are staged, one small file records the decision to
+commit them (`ingest_log`), and the next driver finishes the commits after a kill. So a kill leaves either the
+old rows of all tables or the new rows of all tables.
 """
 
 from __future__ import annotations
@@ -60,15 +60,13 @@ def ingest(
     kind: str | None = None,
     reading: FileReading | None = None,
 ) -> ingest_log.IngestSummary:
-    """Reads files into a store. Files with the same bytes as before are not decoded and change nothing.
+    """Reads files into a store. Files with the same bytes as before are not decoded and change nothing. A row
+    replaces an older row with the same id, and the summary reports it.
 
     `before` is called before the first line is read. `kind`: kind of the data, kept in the note of the read;
-    None: the kind noted before, else the format's. `reading` stages the rows; None: `read_here`.
-
-    A row replaces an older row with the same id, and the summary reports it. Raises ConfError for an unknown
-    format, and DataError if a file is missing, truncated or mislabelled, if no line can be read, or if
-    tombstones refuse all rows. After an error the store is unchanged.
-    """
+    None: the kind noted before, else the format's. `reading` stages the rows; None: `read_here`. Raises
+    ConfError for an unknown format, and DataError if a file is missing, truncated or mislabelled, if no line
+    can be read, or if tombstones refuse all rows. After an error the store is unchanged."""
     of = fingerprint(paths, format)
     if (known := ingest_log.noted(store, of, kind)) is not None:
         return known
@@ -77,8 +75,7 @@ def ingest(
             return known
         before()
         need(store.files, 0, "reading files")
-        read = read_here if reading is None else reading
-        found = read(store, of, paths, format, progress)
+        found = (reading or read_here)(store, of, paths, format, progress)
         readers.require_rows(paths, found.counts, found.rows.bad_lines())
         if found.rows.refused and not found.rows.kept:
             refused = "; ".join(found.rows.refused)
@@ -156,17 +153,13 @@ def bad_lines(store: Store, of: str) -> list[BadLine]:
 
 
 def decision(
-    store: Store,
-    of: str,
-    found: StagedFiles,
-    files: tuple[str, ...],
-    kind: str = OWN_KIND,
+    store: Store, of: str, found: StagedFiles, files: tuple[str, ...], kind: str = OWN_KIND
 ) -> ingest_log.Decision:
     """Makes the decision that commits a read. `of`: fingerprint of its files; `kind`: kind of the data."""
     rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
     asked = {n.fingerprint: n.files for n in ingest_log.with_questions(store, ids, of)}
-    # Notes do not contain ids of documents, so every read with documents may have had the replaced ones.
+    # Notes do not contain ids of documents, so every read with documents may have had the replaced documents.
     read = ingest_log.notes(store, outdated=False) if documents else ()
     had = {n.fingerprint: n.files for n in read if n.documents and n.fingerprint != of}
     of_asked, of_had = (tuple(dict.fromkeys(chain(*by.values()))) for by in (asked, had))
@@ -179,12 +172,11 @@ def decision(
         tuple(rows.questions),
         asdict(found.counts),
         dict(sorted(rows.reasons.items())),
-        False,
-        tuple(r for r in replaced if r.rows),
-        files,
-        rows.documents,
-        kind,
-        found.read_by,
+        replaced=tuple(r for r in replaced if r.rows),
+        files=files,
+        documents=rows.documents,
+        kind=kind,
+        read_by=found.read_by,
     )
     parts = {table: tuple(names) for table, names in rows.parts.items()}
     return ingest_log.Decision(found.run, parts, tuple({**asked, **had}), summary, found.left)

@@ -3,7 +3,7 @@
 The store keeps the state of each file at its last read: size, time, inode, digest, reader, and the rows made
 of it. A file with the same size, time and inode is not opened; a file with the same bytes is not parsed.
 Documents of changed files are replaced. Documents of removed files are deleted with everything made of them,
-in one decision (`ingest_log`). So questions about the whole store search the folder as it was last read.
+in one decision (`ingest_log`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 
 from raypipe.core.errors import DataError
@@ -53,30 +54,20 @@ class FileState:
 _FIELDS = tuple(f.name for f in fields(FileState))
 
 
-@dataclass(slots=True)
 class FolderRead:
     """A read of a folder. It writes nothing; its batches raise DataError if the folder does not exist."""
 
-    store: Store
-    root: Path
-    of: str  # id of the folder (`folder_id`), also of its faults
-    before: dict[str, FileState]  # file -> state at the last read
-    tombstones: ingest_staging.Tombstones
-    given: dict[str, dict[str, str]] = field(default_factory=dict)  # file -> its fields in metadata.csv files
-    counts: ReadCounts = field(default_factory=ReadCounts)
-    now: dict[str, FileState] = field(default_factory=dict)  # file -> state at this read
-    batched: set[str] = field(default_factory=set)  # ids of the sources in all batches
-    batch: ingest_staging.IngestBatch = field(
-        default_factory=ingest_staging.IngestBatch
-    )  # files read since the last batch was yielded
-    size: int = 0  # approximate bytes of the batch
-
-    @classmethod
-    def begin(cls, store: Store, root: Path) -> FolderRead:
-        """Begins a read: loads the states of the files at the last read, and the tombstones."""
-        of = folder_id(root)
-        stones = ingest_staging.Tombstones(ingest_staging.tombstones(store))
-        return cls(store, root, of, states_of(store, of), stones)
+    def __init__(self, store: Store, root: Path) -> None:
+        self.store, self.root = store, root
+        self.of = folder_id(root)  # also in the ids of the folder's faults
+        self.before = states_of(store, self.of)  # file -> state at the last read
+        self.now: dict[str, FileState] = {}  # file -> state at this read
+        self.counts = ReadCounts()
+        self._tombstones = ingest_staging.Tombstones(ingest_staging.tombstones(store))
+        self._given: dict[str, dict[str, str]] = {}  # file -> its fields in metadata.csv files
+        self._batch = ingest_staging.IngestBatch()  # files read since the last batch was yielded
+        self._size = 0  # approximate bytes of the batch
+        self._batched: set[str] = set()  # ids of the sources in all batches
 
     def sources(self, progress: Progress) -> Iterator[Source]:
         """Yields the texts of new and changed files. Raises DataError if the folder has no readable file."""
@@ -90,31 +81,28 @@ class FolderRead:
     def batches(self, globs: Sequence[str], progress: Progress) -> Iterator[ingest_staging.IngestBatch]:
         everything = list(walk(self.root, (), DOCUMENT_LIMITS))
         self._tables(everything, wanted([g for g in globs if g.startswith("!")]))
-        found = walk(self.root, globs, DOCUMENT_LIMITS) if globs else everything
-        files, reader = [f for f in found if not self._is_table(f.name)], DocumentReader()
-        try:
-            with progress.task("checked", "files", len(files)) as task:
-                for file in files:
-                    self.counts.files += 1
-                    self._file(file, reader)
-                    task.advance(1)
-                    if self.size >= PART_BYTES:
-                        yield self.batch
-                        self.batch, self.size = ingest_staging.IngestBatch(), 0
-            if self.size:
-                yield self.batch
-        finally:
-            reader.close()
+        chosen = walk(self.root, globs, DOCUMENT_LIMITS) if globs else everything
+        files = [f for f in chosen if not self._is_table(f.name)]
+        with closing(DocumentReader()) as reader, progress.task("checked", "files", len(files)) as task:
+            for file in files:
+                self.counts.files += 1
+                self._file(file, reader)
+                task.advance(1)
+                if self._size >= PART_BYTES:
+                    yield self._batch
+                    self._batch, self._size = ingest_staging.IngestBatch(), 0
+        if self._size:
+            yield self._batch
 
     def _is_table(self, name: str) -> bool:
         return PurePosixPath(name).name == METADATA and self.root.is_dir()
 
-    def _tables(self, found: Sequence[FoundFile], is_wanted: Callable[[str], bool]) -> None:
+    def _tables(self, files: Sequence[FoundFile], is_wanted: Callable[[str], bool]) -> None:
         """Reads the fields that metadata.csv files give to files of their folders and below; of several, the
         nearest counts. Adds a fault for each row that names no file. Raises DataError for a metadata.csv that
         cannot be read as a table: documents must not be searched without their fields."""
-        names = {f.name for f in found}
-        tables = (f for f in found if self._is_table(f.name) and is_wanted(f.name))
+        names = {f.name for f in files}
+        tables = (f for f in files if self._is_table(f.name) and is_wanted(f.name))
         for table in sorted(tables, key=lambda f: f.name.count("/")):
             try:
                 if table.trouble is not None:
@@ -128,26 +116,24 @@ class FolderRead:
             faults = []
             for line, name, values in rows:
                 if name in names:
-                    self.given[name] = {**self.given.get(name, {}), **values}
+                    self._given[name] = {**self._given.get(name, {}), **values}
                     continue
                 expected = f"line {line}: expected a file that is read here, found {name[:200]!r}"
                 detail = f"{expected}. Correct the name, or delete the line"
-                fault = Fault(STEP, "metadata", detail, transient=False)
-                where = f"{self._where(table)}#line={line}"
-                faults.append((ingest_staging.fault_id(where, line, fault, self.of), fault))
-            ids = tuple(id for id, _ in faults)
+                faults.append((line, Fault(STEP, "metadata", detail, transient=False)))
+            with_ids = self._with_ids(table, "line", faults)
+            ids = tuple(id for id, _ in with_ids)
             now = FileState(table.state, content_digest(data), "metadata", faults=ids)
             if faults and now != self.before.get(table.name):
                 self.counts.page_faults += len(faults)
-                self.batch.faults += faults
-                self.size += ROW_BYTES * len(faults)
+                self._batch.faults += with_ids
+                self._size += ROW_BYTES * len(faults)
             self.now[table.name] = now
 
     def _file(self, file: FoundFile, reader: DocumentReader) -> None:
         """Adds a new or changed file to the batch, or a fault if it cannot be stored."""
-        old, content, fields = self.before.get(file.name), "", self.given.get(file.name)
-        given = _digest(fields or {})
-        if old and (old.transient or not reads_as(old.reader) or old.given != given):
+        old, content = self.before.get(file.name), ""
+        if old and (old.transient or not reads_as(old.reader) or old.given != self._given_digest(file)):
             old = None  # a read of the same bytes may give other rows
         try:
             # A file that could not be opened (no `content`) is retried: its state has no permissions.
@@ -162,11 +148,11 @@ class FolderRead:
             text = reader.read(file.name, data)
             id = f"{self.of[:8]}/{file.url}"
             source = Source(source_id(text.source_kind, text.content), text.source_kind, text.content)
-            if (stone := self.tombstones.address(id) or self.tombstones.source(source.id)) is not None:
-                raise UnusableLine(ingest_staging.REASON, stone.says())
+            if (stone := self._tombstones.address(id) or self._tombstones.source(source.id)) is not None:
+                raise UnusableLine(ingest_staging.REASON, stone.fault().detail)
         except UnusableLine as e:
             return self._refused(file, content, e.fault)
-        self._document(file, content, text, id, source, given)
+        self._document(file, content, text, id, source)
 
     def _unchanged(self, file: FoundFile, old: FileState) -> None:
         self.counts.unchanged_files += 1
@@ -181,20 +167,14 @@ class FolderRead:
         self.now[file.name] = now
         self.counts.lines += 1
         self.counts.faults += 1
-        self.batch.faults.append((id, fault))
-        self.size += ROW_BYTES
+        self._batch.faults.append((id, fault))
+        self._size += ROW_BYTES
 
-    def _document(
-        self, file: FoundFile, content: str, text: FileText, id: str, source: Source, given: str
-    ) -> None:
-        values = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
+    def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
+        """Adds the document of a file to the batch, and the faults of its pages."""
+        values = {**text.fields, **of_path(file.name), **self._given.get(file.name, {})}
         title = values.get("title") or text.title or Path(file.shown).stem
-        where = self._where(file)
-        part = "line" if text.kind == "csv" else "page"
-        faults = [
-            (ingest_staging.fault_id(f"{where}#{part}={n}", n, fault, self.of), fault)
-            for n, fault in text.faults
-        ]
+        faults = self._with_ids(file, "line" if text.kind == "csv" else "page", text.faults)
         self.now[file.name] = FileState(
             file.state,
             content,
@@ -203,7 +183,7 @@ class FolderRead:
             source.id,
             tuple(i for i, _ in faults),
             any(fault.transient for _, fault in faults),
-            given,
+            self._given_digest(file),
             _digest(values),
         )
         self.counts.lines += 1
@@ -213,34 +193,41 @@ class FolderRead:
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
         self.counts.recognised_pages += text.recognised
-        self.batch.documents.append(Document(id, title, source.id, dict(sorted(values.items()))))
         second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
         modified = values.get("date") or time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         layout = Layout(id, source.id, file.url, title, text.pages, text.sections, modified)
-        self.batch.layouts.append(layout)
-        self.batch.faults += faults
-        self.size += ROW_BYTES
-        if source.id not in self.batched:
-            self.batched.add(source.id)
-            self.batch.sources.append(source)
-            self.size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
+        self._batch.documents.append(Document(id, title, source.id, dict(sorted(values.items()))))
+        self._batch.layouts.append(layout)
+        self._batch.faults += faults
+        self._size += ROW_BYTES
+        if source.id not in self._batched:
+            self._batched.add(source.id)
+            self._batch.sources.append(source)
+            self._size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
+
+    def _given_digest(self, file: FoundFile) -> str:
+        return _digest(self._given.get(file.name, {}))
 
     def _where(self, file: FoundFile) -> str:
         """Returns the place of a file for its faults: the folder's name and its path in the folder."""
         return f"{self.root.name}/{file.shown}" if self.root.is_dir() else file.shown
 
+    def _with_ids(
+        self, file: FoundFile, part: str, faults: Iterable[tuple[int, Fault]]
+    ) -> list[tuple[str, Fault]]:
+        """Adds ids to the faults of a file's numbered parts: `page` or `line`."""
+        where = f"{self._where(file)}#{part}="
+        return [(ingest_staging.fault_id(f"{where}{n}", n, fault, self.of), fault) for n, fault in faults]
+
     def changes(self) -> str:
         """Returns a message that counts new, changed and removed files; "" if none, or at the first read."""
-        both = self.before.keys() & self.now.keys()
+        both = [(self.before[name], self.now[name]) for name in self.before.keys() & self.now.keys()]
+        same = [(old, new) for old, new in both if old.content == new.content]
         counts = {
-            "new": len(self.now.keys() - self.before.keys()),
-            "changed": sum(self.now[name].content != self.before[name].content for name in both),
-            "read again, since their reader changed": sum(
-                self.now[name].content == self.before[name].content
-                and self.now[name].reader != self.before[name].reader
-                for name in both
-            ),
-            "removed": len(self.before.keys() - self.now.keys()),
+            "new": len(self.now) - len(both),
+            "changed": len(both) - len(same),
+            "read again, since their reader changed": sum(old.reader != new.reader for old, new in same),
+            "removed": len(self.before) - len(both),
         }
         return ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
 
@@ -293,15 +280,13 @@ def folder_id(root: Path) -> str:
 
 
 def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Progress) -> IngestSummary:
-    """Reads the new and changed files of a folder, and deletes the documents of removed files.
-
-    `globs` as in `readers.documents.walk`. Raises DataError if the folder does not exist, or has no readable
-    file; in the second case its earlier documents are deleted first.
-    """
+    """Reads the new and changed files of a folder, and deletes the documents of removed files. `globs` as in
+    `readers.documents.walk`. Raises DataError if the folder does not exist, or has no readable file; in the
+    second case its earlier documents are deleted first."""
     of = folder_id(root)
     with driving(store, f"ingest {root}", LOOKING_S):
         need(store.files, 0, "reading files")
-        read, staging = FolderRead.begin(store, root), ingest_staging.Staging(store, of, "files")
+        read, staging = FolderRead(store, root), ingest_staging.Staging(store, of, "files")
         for batch in read.batches(globs, progress):
             staging.add(batch)
         read.counts.removed_files = len(read.before.keys() - read.now.keys())

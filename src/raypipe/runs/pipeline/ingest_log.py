@@ -1,8 +1,7 @@
 """Log of ingests in the store: a note of each read of files, and decisions that are not finished.
 
-A decision is one small file that lists the staged parts of a read. It is written before their commits, so
-the next driver can finish them after a kill (`driving`). Depends on parts, commits and small files of a
-store, not on readers.
+A decision is one small file that lists the staged parts of a read. It is written before their commits, so the
+next driver can finish them after a kill (`driving`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from raypipe.core import config
@@ -65,8 +65,7 @@ class Decision:
 
 @contextmanager
 def driving(store: Store, owner: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Holds the driver's lease of a store, and first finishes the decisions of killed ingests. Waits up to
-    `wait_s` seconds for another holder."""
+    """Holds the driver's lease, after up to `wait_s` seconds, and first finishes killed ingests."""
     with store.lease("driver", owner, wait_s=wait_s):
         for name in _decisions(store):
             _finish(store, name)
@@ -81,19 +80,18 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
         reasons.update(read.reasons)
     return replace(
         reads[0],
-        questions=tuple(id for read in reads for id in read.questions),
+        questions=tuple(chain.from_iterable(read.questions for read in reads)),
         counts=dict(counts),
         reasons=dict(sorted(reasons.items())),
         again=all(read.again for read in reads),
-        replaced=tuple(r for read in reads for r in read.replaced),
-        files=tuple(name for read in reads for name in read.files),
+        replaced=tuple(chain.from_iterable(read.replaced for read in reads)),
+        files=tuple(chain.from_iterable(read.files for read in reads)),
         documents=sum(read.documents for read in reads),
     )
 
 
 def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSummary | None:
-    """Returns the note of these files if they were read and no later read replaced some of their rows; else
-    None. Stores `kind` in the note if it differs."""
+    """Returns the note of these files, if they were read and are not outdated. Stores a new `kind` in it."""
     name = f"{INGESTED}/{fingerprint}.json"
     if _decisions(store) or (raw := store.files.read(name)) is None:
         return None
@@ -106,11 +104,9 @@ def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSumm
 
 def notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
     """Yields the notes of all reads that are outdated, or of all that are not."""
-    for name in store.files.names(INGESTED):
-        if name.endswith(_OUTDATED) == outdated:
-            raw = store.files.read(f"{INGESTED}/{name}")
-            if raw is not None:
-                yield _summary(name.partition(".")[0], json.loads(raw))
+    for name in (n for n in store.files.names(INGESTED) if n.endswith(_OUTDATED) == outdated):
+        if (raw := store.files.read(f"{INGESTED}/{name}")) is not None:
+            yield _summary(name.partition(".")[0], json.loads(raw))
 
 
 def kinds_of(store: Store, questions: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -134,8 +130,7 @@ def with_questions(store: Store, questions: Collection[str], but: str = "") -> I
 
 def reads_with(store: Store, questions: Collection[str], documents: bool) -> tuple[str, ...]:
     """Returns fingerprints of current reads with some of these questions or (`documents`) any documents."""
-    wanted = set(questions)
-    read = notes(store, outdated=False)
+    wanted, read = set(questions), notes(store, outdated=False)
     some = (n for n in read if (documents and n.documents) or not wanted.isdisjoint(n.questions))
     return tuple(n.fingerprint for n in some)
 

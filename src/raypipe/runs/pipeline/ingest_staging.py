@@ -2,9 +2,8 @@
 
 The summary of staged rows is plain values (`StagedRows`). So several processes can each stage a section of
 the files, and one process adds up their summaries. A tombstone lists digests of forgotten texts that may not
-be stored again, and the reason. It contains no byte of them: it has the ids of sources, which are digests of
-their content, and digests of addresses and of the ids of documents and questions. Depends on records, parts
-and small files of a store, not on readers of files.
+be stored again, and the reason. It contains no byte of the texts: it has ids of sources, which are digests of
+their content, and digests of addresses and of ids of documents and questions.
 """
 
 from __future__ import annotations
@@ -98,15 +97,11 @@ class StagedRows:
 class Staging:
     """Writer of the staged rows of one read of files, batch by batch."""
 
-    def __init__(
-        self, store: Store, of: str, what: str = "ingest", run: str | None = None, prefix: str = ""
-    ) -> None:
+    def __init__(self, store: Store, of: str, what: str = "ingest", run: str = "", prefix: str = "") -> None:
         """Prepares the staging of a read. `of`: fingerprint of the files; `what`: the faults' column `run`.
-        `run` and `prefix` name the parts; `run` None: a new name."""
-        self._store, self._of, self._prefix, self._batches = store, of, prefix, 0
-        self.run = run or uuid.uuid4().hex
-        self._what = what
-        self.rows = StagedRows()
+        `run` and `prefix` name the parts; `run` "": a new name."""
+        self._store, self._of, self._what, self._prefix, self._batches = store, of, what, prefix, 0
+        self.run, self.rows = run or uuid.uuid4().hex, StagedRows()
         self._tombstones = Tombstones(tombstones(store))
         self._given = DiskMap()  # sources in this read
         # An earlier read of the same bytes, some of whose rows were replaced since, has stored these faults.
@@ -128,9 +123,9 @@ class Staging:
             ("relevance", arrow.RELEVANCE, arrow.relevance, [g for g in batch.golds if g.grades]),
             ("annotations", arrow.ANNOTATIONS, arrow.annotated, [g for g in batch.golds if g.annotators]),
         ):
-            if found := self._with_lost(table, batch, some):
+            if rows := self._with_lost(table, batch, some):
                 self._store.ensure(table, schema)
-                replaced += self._stage(table, name, form.table(found))
+                replaced += self._stage(table, name, form.table(rows))
         documents = self._stage("documents", name, arrow.document.table(batch.documents))
         had = self._store.rows("documents", "id", sorted(documents), ["id", "source"])
         self._given.update(source.id for source in batch.sources)
@@ -183,8 +178,8 @@ class Staging:
 
 
 def sources_left(store: Store, rows: StagedRows, given: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Returns table -> ids of rows to delete after a read: sources of replaced documents that nothing else
-    names. `given`: sources that the read itself contains, which are kept."""
+    """Returns sources of replaced documents that nothing else names, as table -> ids. `given`: ids to
+    keep."""
     sources = set(rows.left.values()) - set(given)
     sources -= named_elsewhere(store, sources, rows.left)
     return {"sources": tuple(sorted(sources))} if sources else {}
@@ -224,14 +219,14 @@ class Tombstone:
     sources: tuple[str, ...] = ()  # ids
     questions: tuple[str, ...] = ()  # digests of ids
 
-    def says(self) -> str:
-        """Returns the message that explains why a record is refused."""
+    def fault(self) -> Fault:
+        """Makes the fault of a record that the tombstone refuses."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.forgotten))
-        return f"tombstone {self.id[:8]} of {day} refuses it: {self.reason}"
+        why = f"tombstone {self.id[:8]} of {day} refuses it: {self.reason}"
+        return Fault("ingest", REASON, why, transient=False)
 
 
 def write_tombstone(store: Store, stone: Tombstone) -> None:
-    """Stores a tombstone permanently."""
     store.files.write(f"{TOMBSTONES}/{stone.id}.json", json.dumps(asdict(stone)).encode())
 
 
@@ -243,10 +238,8 @@ def tombstones(store: Store) -> list[Tombstone]:
         try:
             tree = json.loads(store.files.read(f"{TOMBSTONES}/{name}") or b"null")
         except ValueError as e:
-            raise DataError(
-                f"{where}: expected a tombstone, found a damaged file ({e}). Restore the file: "
-                "without it nothing can be ingested into this store"
-            ) from e
+            mend = "Restore the file: without it nothing can be ingested into this store"
+            raise DataError(f"{where}: expected a tombstone, found a damaged file ({e}). {mend}") from e
         stones.append(config.build(Tombstone, tree, Where(where)))
     return stones
 
@@ -272,13 +265,11 @@ class Tombstones:
         return self._stones.get(("questions", digest(id))) if self._stones else None
 
     def refuses(self, question: str, addresses: Iterable[str], sources: Iterable[str]) -> bool:
-        """Returns whether an answer must not be stored. `question` is its question's id; `addresses` and
-        `sources` are its evidence."""
+        """Returns whether an answer must not be stored, by its question's id or its evidence."""
         if not self._stones:
             return False
-        return bool(
-            self.question(question) or any(map(self.address, addresses)) or any(map(self.source, sources))
-        )
+        named = (*map(self.address, addresses), *map(self.source, sources), self.question(question))
+        return any(stone is not None for stone in named)
 
     def citations(self, question: Question) -> tuple[Question, list[Tombstone]]:
         """Removes refused citations and sources from a question. Returns it and the tombstones that apply."""
@@ -306,34 +297,27 @@ class Tombstones:
         questions = []
         for q in batch.questions:
             if (stone := self.question(q.id)) is not None:
-                faults.append((stone.id[:12], fault(stone)))  # not the question's id, which is forgotten
+                faults.append((stone.id[:12], stone.fault()))  # not the question's id, which is forgotten
                 continue
             kept, why = self.citations(q)
             gone |= set(q.sources() or ()) - set(kept.sources() or ())
-            faults += [(f"{q.id}#{i}", fault(stone)) for i, stone in enumerate(why)]
+            faults += [(f"{q.id}#{i}", stone.fault()) for i, stone in enumerate(why)]
             questions.append(kept)
         documents = []
         for d in batch.documents:
             if (stone := self.address(d.id) or self.source(d.source)) is not None:
-                faults.append((stone.id[:12], fault(stone)))
+                faults.append((stone.id[:12], stone.fault()))
                 gone.add(d.source)
             else:
                 documents.append(d)
         cited = {s for q in questions for s in q.sources() or ()} | {d.source for d in documents}
         allowed = {d.id for d in documents}
-        return (
-            replace(
-                batch,
-                sources=[s for s in batch.sources if s.id in cited or s.id not in gone],
-                questions=questions,
-                golds=[g for g in batch.golds if g.question not in dropped],
-                documents=documents,
-                layouts=[x for x in batch.layouts if x.id in allowed],
-            ),
-            faults,
+        remaining = replace(
+            batch,
+            sources=[s for s in batch.sources if s.id in cited or s.id not in gone],
+            questions=questions,
+            golds=[g for g in batch.golds if g.question not in dropped],
+            documents=documents,
+            layouts=[x for x in batch.layouts if x.id in allowed],
         )
-
-
-def fault(stone: Tombstone) -> Fault:
-    """Makes the fault of a record that a tombstone refuses."""
-    return Fault("ingest", REASON, stone.says(), transient=False)
+        return remaining, faults

@@ -1,12 +1,12 @@
 """Ingest of files by tasks: each task reads a shard, a section of the files, and stages its rows as parts.
 
-The rows equal those of one process that reads all files (`ingest.read_here`). Repeated ids and addresses are
-settled by the driver between rounds of tasks. Each shard writes its outcome and sorted lists of keys as small
-files of the store: ids of questions and documents, addresses with fetch times, sources. If an earlier shard
-has the same id, or another shard has a later fetch of the same address, the shard is read again with these
-rows as input. If several shards stage a source, the first keeps it. Keys are joined as arrays, one range of
-keys at a time, so memory is bounded. A killed read is resumed: its name is a digest of the files' bytes, the
-tables' versions and the tombstones.
+The rows equal those of one process that reads all files (`ingest.read_here`). Each shard writes its outcome
+and sorted lists of keys as small files of the store: ids of questions and documents, addresses with fetch
+times, sources. The driver settles repeated keys between rounds of tasks. If an earlier shard has the same id,
+or another shard has a later fetch of the same address, the shard is read again with these rows as input. If
+several shards stage a source, the first keeps it. Keys are joined as arrays, one range of keys at a time, so
+memory is bounded. A killed read is resumed: its name is a digest of the files' bytes, the tables' versions
+and the tombstones.
 """
 
 from __future__ import annotations
@@ -76,20 +76,22 @@ class ShardFiles:
     store: Store
     run: str  # names the read
 
+    def path(self, shard: str, what: str) -> str:
+        return f"{READS}/{self.run}/{shard}.{what}"
+
     def write(self, shard: str, what: str, data: bytes) -> None:
-        self.store.files.write(f"{READS}/{self.run}/{shard}.{what}", data)
+        self.store.files.write(self.path(shard, what), data)
 
     def read(self, shard: str, what: str) -> bytes:
-        return self.store.files.read(f"{READS}/{self.run}/{shard}.{what}") or b""
+        return self.store.files.read(self.path(shard, what)) or b""
 
     def write_outcome(self, shard: str, tree: Mapping[str, object]) -> None:
         """Writes the outcome of a shard, which marks it as done: call it after all other writes."""
         self.write(shard, "json", sealed(json.dumps(tree)))
 
-    def outcome(self, shard: str) -> dict[str, Any] | None:
-        """Returns the outcome of a shard; None: the shard is not done, or the file is damaged."""
-        text = unsealed(self.read(shard, "json"))
-        return None if text is None else dict(json.loads(text))
+    def outcome(self, shard: str) -> dict[str, Any]:
+        """Returns the outcome of a shard; empty if the shard is not done, or the file is damaged."""
+        return dict(json.loads(unsealed(self.read(shard, "json")) or "{}"))
 
     def before(self, shard: str) -> Before:
         """Returns the known rows of other shards that come before a shard's own."""
@@ -104,14 +106,14 @@ class ShardFiles:
     def is_done(self, shard: str) -> bool:
         """Returns whether a shard was read with all rows now known before it, and its parts still exist."""
         outcome = self.outcome(shard)
-        if outcome is None or outcome["before"] != self.before_id(shard):
+        if outcome.get("before") != self.before_id(shard):
             return False
         parts = outcome["rows"]["parts"]
         return all(read_record(self.store, t, self.run, p) for t, names in parts.items() for p in names)
 
     def joined(self, shards: Sequence[str], which: str) -> Iterator[JoinedKeys]:
         """Yields one list of all shards, joined, a range of keys at a time. `which`: name of the list."""
-        sizes = (self.store.files.size(f"{READS}/{self.run}/{s}.{which}") for s in shards)
+        sizes = (self.store.files.size(self.path(s, which)) for s in shards)
         edges = np.linspace(0, 1 << 16, sum(n or 0 for n in sizes) // AT_ONCE + 2).astype(int).tolist()
         for low, high in pairwise(edges):
             tables = [_between(self.read(s, which), low, high) for s in shards]
@@ -123,8 +125,7 @@ class ShardFiles:
 
 
 def _between(raw: bytes, low: int, high: int) -> pa.Table:
-    """Returns the rows of `raw`, sorted by key, whose first two bytes of the key, as a number, are in
-    [low, high)."""
+    """Returns the rows of `raw`, sorted by key, whose key begins with a two-byte number in [low, high)."""
     table = arrow.rows_of(raw) if raw else _LIST.empty_table()
     heads = np.frombuffer(b"".join(map(_bytes, table["key"].chunks)), ">u2")[:: KEY // 2]
     start, stop = np.searchsorted(heads, [low, high])
@@ -145,14 +146,15 @@ def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
         before[int(joined.shard[at])][which][joined.rows["key"][at].as_py()] = value
 
     for joined in found.joined(shards, "newest"):
-        values, groups = joined.rows["value"], dict[int, list[int]]()
+        groups = dict[int, list[int]]()
         for at in joined.repeated.tolist():
             start = int(joined.first[at])
             groups.setdefault(start, [start]).append(at)
         for group in groups.values():
-            best = max(values[at].as_py() for at in group)
-            for at in (at for at in group if values[at].as_py() != best):
-                add(joined, "newest", at, best)
+            values = joined.rows["value"].take(group).to_pylist()
+            for at, value in zip(group, values, strict=True):
+                if value != max(values):
+                    add(joined, "newest", at, max(values))
     for which in ("questions", "documents") if not before else ():
         for joined in found.joined(shards, which):
             for at in joined.repeated.tolist():
@@ -162,12 +164,12 @@ def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
 
 def staged_twice(found: ShardFiles, shards: Sequence[str]) -> dict[int, bytes]:
     """Returns index of a shard -> keys of its sources that an earlier shard keeps, concatenated."""
-    dropped = dict[int, bytes]()
+    dropped = defaultdict[int, bytes](bytes)
     for joined in found.joined(shards, "sources"):
         owners = joined.shard[joined.repeated]
         for shard in np.unique(owners).tolist():
             keys = joined.rows["key"].take(joined.repeated[owners == shard])
-            dropped[shard] = dropped.get(shard, b"") + b"".join(map(_bytes, keys.chunks))
+            dropped[shard] += b"".join(map(_bytes, keys.chunks))
     return dropped
 
 
@@ -218,11 +220,11 @@ def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
 def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
     """Writes the parts of a shard again without sources that other shards keep. Returns (dropped, 0)."""
     files = ShardFiles(store, run)
-    outcome, raw = files.outcome(task.name) or {}, files.read(task.name, "dropped")
+    outcome, raw = files.outcome(task.name), files.read(task.name, "dropped")
     gone = {raw[at : at + KEY] for at in range(0, len(raw), KEY)}
-    parts, mark, dropped = list[str](), digest(raw)[:8], 0
-    rows: dict[str, Any] = outcome["rows"]
-    for part in rows["parts"].get("sources", ()):
+    kept, mark, dropped = list[str](), digest(raw)[:8], 0
+    parts: dict[str, list[str]] = outcome["rows"]["parts"]
+    for part in parts.get("sources", ()):
         table = part_rows(store, "sources", run, part)
         keep = np.array([key_of(id) not in gone for id in arrow.id_texts(table["id"])], bool)
         if not keep.all():
@@ -231,9 +233,9 @@ def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
             if keep.any():
                 write_part(store, "sources", run, part, table.filter(pa.array(keep)), {})
         if keep.any():
-            parts.append(part)
-    rows["parts"] = {**rows["parts"], "sources": parts}
-    files.write_outcome(task.name, {**outcome, "rows": rows})
+            kept.append(part)
+    parts["sources"] = kept
+    files.write_outcome(task.name, outcome)
     return dropped, 0
 
 
@@ -250,8 +252,7 @@ class TaskReading:
     def __call__(
         self, store: Store, of: str, paths: Sequence[Path], format: Format, progress: Progress
     ) -> StagedFiles:
-        """Reads files and stages their rows. Raises DataError if a file is damaged, and Unavailable if the
-        store is unavailable in all tries."""
+        """Stages the rows of files. Raises DataError for a damaged file, Unavailable for the store."""
         counts, cut = ReadCounts(), list[Shard]()
         if readers.size(paths, format) >= self.least_bytes:
             cut = formats.cut(paths, format, self.shard_bytes, counts)
@@ -280,13 +281,13 @@ class TaskReading:
         return StagedFiles(run, rows, counts, sources_left(store, rows, given), f"{len(cut):,} tasks", end)
 
     def _rounds(
-        self, files: ShardFiles, work: ShardedRead, counts: ReadCounts, progress: Progress
+        self, files: ShardFiles, work: ShardedRead, counts: ReadCounts, shown: Progress
     ) -> StagedRows:
         """Reads all shards, settles repeated ids and addresses, and adds up the rows and counts."""
         names = list(work.shards)
         unread = [n for n in names if not files.is_done(n)]
         while True:
-            self._run(functools.partial(read_shard, work), work.shards, unread, "read", progress)
+            self._run(functools.partial(read_shard, work), work.shards, unread, "read", shown)
             if not (before := came_before(files, names)):
                 break
             unread = [names[place] for place in sorted(before)]
@@ -300,10 +301,10 @@ class TaskReading:
         for place, keys in dropped.items():
             files.write(names[place], "dropped", keys)
         settled = [names[place] for place in sorted(dropped)]
-        self._run(functools.partial(drop_sources, work.run), work.shards, settled, "settled", progress)
+        self._run(functools.partial(drop_sources, work.run), work.shards, settled, "settled", shown)
         staged = StagedRows()
         for name in names:
-            outcome = files.outcome(name) or {}
+            outcome = files.outcome(name)
             staged.add(StagedRows(**outcome["rows"]))
             for field, count in outcome["counts"].items():
                 setattr(counts, field, getattr(counts, field) + count)

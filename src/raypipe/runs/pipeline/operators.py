@@ -1,10 +1,10 @@
 """Operators, which compute the rows of a part (the rows of one task), and a sink, which stores them.
 
-An operator is a frozen record, which any process can receive. Its `open` loads models and tables and returns
-a function that computes one block after another. A task's work is a list of operators and a sink. On Ray each
+An operator is a record, which any process can receive. Its `open` loads models and tables and returns a
+function that computes one block after another. A task's work is a list of operators and a sink. On Ray each
 operator may run in its own processes (`runs.cluster.graph`); `in_turn` runs all of them in one process. A
-batch that raises is split until the failing rows are found; a task whose rows are not proven to blame is
-handed back. Does not depend on Ray or on how tasks are cut. Between operators a block is an Arrow table:
+batch that raises is split until the failing rows are found. A task whose rows are not proven to blame is
+handed back. Does not depend on Ray. Between operators a block is an Arrow table:
 
     part                        string: name of the part; all rows of a block are of one part
     note                        string: a `Note` as JSON on the first row, else null
@@ -28,6 +28,7 @@ from pydantic import TypeAdapter
 
 from raypipe.core.arrow import DIGEST, FAULT, id_column, id_texts, with_id_texts
 from raypipe.core.errors import Unavailable, WorkerBroken
+from raypipe.core.protocols import CorpusStep, Step
 from raypipe.models.kit import LocalKit, compute_once
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
@@ -106,17 +107,14 @@ class PartRows:
         """Returns the block as an Arrow table. If it has no rows, a row with a null key carries the note."""
         rows = self.rows
         if self.failed:
-            ids, faults, attempts, digests = zip(*self.failed, strict=True)
-            columns = [id_column(ids, KEY_TYPES[self.key])]
-            columns += [
-                pa.array(c, t) for c, t in zip((faults, attempts, digests), _TAIL.values(), strict=True)
-            ]
+            ids, *others = zip(*self.failed, strict=True)
+            columns = [id_column(ids, KEY_TYPES[self.key]), *map(pa.array, others, _TAIL.values())]
             lost = pa.table(columns, names=[self.key, *_TAIL])
             rows = pa.concat_tables([rows, lost], promote_options="default")
         if not rows.num_rows:
             rows = pa.Table.from_pylist([{}], schema=rows.schema)
-        head = [pa.array([self.part] * rows.num_rows), pa.array([self.note.text()], pa.string())]
-        head[1] = pa.concat_arrays([head[1], pa.nulls(rows.num_rows - 1, pa.string())])
+        more = [None] * (rows.num_rows - 1)
+        head = [pa.array([self.part] * rows.num_rows), pa.array([self.note.text(), *more], pa.string())]
         return pa.table([*head, *rows.columns], names=[*_HEAD, *rows.column_names])
 
     @property
@@ -138,8 +136,7 @@ class PartRows:
 
 
 def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], process: str = "") -> RunTask:
-    """Returns a function that runs tasks without models by `do`, and tries again while the store is
-    unavailable. `do` returns the number of rows and the number of faults."""
+    """Returns a function that runs `do` (-> rows, faults), again while the store is unavailable."""
 
     async def run_task(task: Task) -> TaskResult | HandedBack:
         start = time.perf_counter()
@@ -164,7 +161,7 @@ def unable(
     return HandedBack(part, str(e), then, suspects or Suspects(), counts or {})
 
 
-def in_order(rows: pa.Table, column: str, ids: tuple[str, ...]) -> pa.Table:
+def ordered(rows: pa.Table, column: str, ids: tuple[str, ...]) -> pa.Table:
     """Sorts rows into the order of the ids. Ids without a row are left out."""
     place = {id: i for i, id in enumerate(id_texts(rows[column]))}
     return rows.take(pa.array([place[id] for id in ids if id in place], pa.int64()))
@@ -179,23 +176,18 @@ class Operator(Protocol):
     @property
     def name(self) -> str:
         """Name in Ray's dashboard: parse, split, tokenize, embed, rank, rerank or generate."""
-        ...
 
     @property
     def pool(self) -> Literal["parse", "embed", "answer"]:
         """Pool of the cluster file that its processes belong to."""
-        ...
 
     @property
     def in_hand(self) -> int:
         """Rows in flight in all processes of the operator, enough to keep its engines or services busy. 0:
         the processes compute by themselves, one block at a time each."""
-        ...
 
     async def open(self, kit: LocalKit) -> Operate:
-        """Returns a function that computes one block at a time. Called again for each further block in
-        flight."""
-        ...
+        """Returns a function that computes blocks in turn. Called again for each further block in flight."""
 
 
 @runtime_checkable
@@ -232,20 +224,7 @@ def step(
     passed = 0  # rows that passed in this process so far
 
     async def probe(stage: str) -> None:
-        """Sends one small request to each model of a stage, without the memo. Counts it as a call."""
-        for model in asked_models(steps[stage]):
-            calls = counts[stage].calls
-            by_kind = {"embedder": calls.vectors, "reranker": calls.scores, "generator": calls.replies}
-            by_kind[model.kind].computed += 1
-            try:
-                await compute_once(kit, model)
-            except Exception as e:
-                raise WorkerBroken(
-                    f"model {model.name!r} fails on this worker even for a small request: {e}"
-                ) from e
-
-    async def unprobed(stage: str) -> None:
-        """Skips the probe: a row of a trial is judged together with the other rows of its task."""
+        await _probe(kit, steps[stage], counts[stage])
 
     def taken() -> dict[str, StageCounters]:
         return {name: count.take() for name, count in counts.items()}
@@ -255,13 +234,13 @@ def step(
         if block.note.over:
             return block
         ids, trial, suspects = block.ids, block.note.trial, block.note.suspects
+        # A row of a trial is judged together with the other rows of its task, so without a probe.
+        blame = None if trial else probe, worker.backoff(), suspects, passed > 0 or trial
         with kit.spent.piece():
-            start, backoff = kit.spent(), worker.backoff()
+            start = kit.spent()
             try:
                 take(block)
-                done, broken = await bisected(
-                    compute, ids, counts, unprobed if trial else probe, backoff, suspects, passed > 0 or trial
-                )
+                done, broken = await bisected(compute, ids, counts, *blame)
                 failed = [(id, fault, 1) for _, some in done for id, fault in some]
                 failed += [(id, asdict(x.fault), x.attempts) for id, x in broken.items()]
                 lost = [(id, fault, n, digest_of(id, fault["step"])) for id, fault, n in failed]
@@ -275,6 +254,19 @@ def step(
         return replace(block, note=note, rows=rows, failed=[*block.failed, *lost])
 
     return operate
+
+
+async def _probe(kit: LocalKit, step: Step | CorpusStep, count: StageCounters) -> None:
+    """Sends one small request to each model of a step, without the memo. Counts it as a call."""
+    calls = count.calls
+    by_kind = {"embedder": calls.vectors, "reranker": calls.scores, "generator": calls.replies}
+    for model in asked_models(step):
+        by_kind[model.kind].computed += 1
+        try:
+            await compute_once(kit, model)
+        except Exception as e:
+            why = f"model {model.name!r} fails on this worker even for a small request: {e}"
+            raise WorkerBroken(why) from e
 
 
 def _back(part: str, e: Unavailable, counts: Mapping[str, StageCounters], witnessed: bool) -> HandedBack:
@@ -316,8 +308,7 @@ def storing(
 async def in_turn(
     work: StagedWork, kit: LocalKit | None, operators: Sequence[Operator] | None = None
 ) -> RunTask:
-    """Returns a function that runs a task through the operators and the sink, all in this process.
-    `operators` None: the operators of the work."""
+    """Returns a function that runs a task in this process, by `operators` or all operators of the work."""
     kit, worker = kit or work.worker.kit(None), work.worker
     store = await worker.open_store()
     steps = [await operator.open(kit) for operator in operators or work.operators()]

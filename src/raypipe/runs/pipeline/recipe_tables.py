@@ -1,12 +1,9 @@
 """Tables that a recipe searches in a store, the sources missing in them, and the keys of answers.
 
-The functions name the tables of a recipe, pin their versions, check that they can be searched, and list the
-sources without rows in them. A source is missing if its parser met a time limit, for example. Questions are
-then answered without it, and the key of each answer includes a digest of the missing sources. Once the source
-is indexed, its questions have other keys, so they are answered again. The old answers remain stored under
-their old keys, and remain true of the sources that they were made from.
-
-Depends on recipes and the store. Changes no table.
+A source is missing if its parser met a time limit, for example. Questions are then answered without it, and
+the key of each answer includes a digest of the missing sources. Once the source is indexed, its questions
+have other keys, so they are answered again. The old answers remain stored under their old keys, and remain
+true of the sources that they were made from. Changes no table.
 """
 
 from __future__ import annotations
@@ -59,10 +56,8 @@ class AnswerSources:
         if cited is None or self.everything:
             return self.whole
         # Postings cover the whole store: a search within the question's own sources does not read them.
-        own = {
-            s: tuple(x for x in self.lacks[s] if not x.startswith(WORDS))
-            for s in self.lacks.keys() & set(cited)
-        }
+        mine = self.lacks.keys() & set(cited)
+        own = {s: tuple(x for x in self.lacks[s] if not x.startswith(WORDS)) for s in mine}
         return _lacks_id({s: labels for s, labels in own.items() if labels})
 
     def key(self, recipe: str, question: Question) -> str:
@@ -127,9 +122,9 @@ def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
 
 def searched(store: Store, recipe: Recipe) -> IndexSpec:
     """Returns the recipe's tables at their current versions, as a process opens them to search. Postings are
-    included only if complete: with every source of the passages except dead letters. Otherwise a search by
-    words reads the texts. Raises ConfError or RecallTooLow if an approximate index may not be searched
-    (`require_measured`)."""
+    included only if they have every source of the passages, except dead letters (sources that failed for
+    good); else a search by words reads the texts. Raises as `require_measured` if an approximate index may
+    not be searched."""
     spec = tables_now(store, recipe)
     require_measured(store, recipe, spec)
     return spec
@@ -142,7 +137,6 @@ def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
     spec = index_spec(store, recipe.texts_table, recipe.passages_table, vectors, words)
 
     def is_complete(lengths: Pinned) -> bool:
-        """Returns whether the postings have every source of the passages, except dead letters."""
         opened = (store.dataset(t.table, t.version) for t in (spec.passages, lengths))
         if not (missing := sources_without(*opened)):
             return True
@@ -157,15 +151,14 @@ def files_read(store: Store, recipe: Recipe) -> list[str]:
     Returns [] if no step of the recipe uses these times (`text.evidence`), or if there are no times."""
     if not (store.has(LAYOUTS) and any("index.layouts" in stage.step.reads() for stage in recipe.question)):
         return []
-    files = arrow.with_id_texts(
-        store.scan(LAYOUTS, ["source", "url", "modified"], filter="modified != ''").to_pylist()
-    )
-    return [digest("files", *sorted(" ".join(file.values()) for file in files))] if files else []
+    layouts = store.scan(LAYOUTS, ["source", "url", "modified"], filter="modified != ''")
+    files = [" ".join(file.values()) for file in arrow.with_id_texts(layouts.to_pylist())]
+    return [digest("files", *sorted(files))] if files else []
 
 
 def fields_read(store: Store, recipe: Recipe) -> list[str]:
-    """Returns a list of one digest: of the fields of all documents. Returns an empty list if no stage and no
-    stored question has a condition on fields."""
+    """Returns a list of a digest of all documents' fields; [] if no stage or stored question has a
+    condition."""
     if not (recipe.conditions() or _stored_conditions(store)):
         return []
     tables = [t for t in (*NAMED[:1], LAYOUTS) if store.has(t)]
@@ -181,8 +174,7 @@ def _stored_conditions(store: Store) -> dict[str, str]:
 
 
 def require_fields(store: Store, recipe: Recipe, questions: Iterable[Question] | None) -> None:
-    """Raises ConditionError if a condition of a stage or question does not fit the documents' fields.
-    `questions` None: checks every stored question."""
+    """Raises ConditionError if a condition does not fit the fields. `questions` None: all stored ones."""
     given = {f"recipe {recipe.name}, stage {name}": where for name, where in recipe.conditions().items()}
     if questions is None:
         given |= _stored_conditions(store)
@@ -231,9 +223,9 @@ def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], w
     """Returns label (`table_labels`) -> the given sources that have no row in its table.
 
     A source without text is listed under `texts` only. A source without chunks needs no vectors or words. A
-    table that does not exist lacks every source. Postings are an exception: `words NAME` is left out if they
-    do not exist, or if no question searches the whole store (`whole` False), since only such a search reads
-    them. `at`: table -> version to read; a table that is not in it is read at its newest version."""
+    table that does not exist lacks every source, except postings: `words NAME` is left out if they do not
+    exist, or if no question searches the whole store (`whole` False), since only such a search reads them.
+    `at`: table -> version to read; a table that is not in it is read at its newest version."""
     labels = {
         label: table
         for label, table in table_labels(recipe).items()
@@ -295,12 +287,12 @@ def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
     for stage in ann_stages(recipe):
         here = store.has(stage.table)
         rows = store.count(stage.table) if here else 0
-        found = ann_index(store.dataset(stage.table)) if here else None
-        state = AnnState(stage.name, stage.how.index, rows, "", rows, None)
-        if found is not None:
-            recall = recall_of(store, stage.table, found.name, stage.top, stage.how)
-            state = replace(state, index=found.name, unindexed=found.unindexed, recall=recall)
-        states.append(state)
+        index = ann_index(store.dataset(stage.table)) if here else None
+        built: tuple[str, int, AnnRecall | None] = ("", rows, None)
+        if index is not None:
+            recall = recall_of(store, stage.table, index.name, stage.top, stage.how)
+            built = index.name, index.unindexed, recall
+        states.append(AnnState(stage.name, stage.how.index, rows, *built))
     return states
 
 
@@ -314,11 +306,10 @@ def require_measured(store: Store, recipe: Recipe, at: IndexSpec | None = None) 
         index = require_ann(store.dataset(stage.table, versions.get(stage.table)))
         recall = recall_of(store, stage.table, index.name, stage.top, stage.how)
         if recall is None:
-            raise ConfError(
-                f"stage {stage.name}: the recall of index {index.name} was not measured with "
-                f"top {stage.top}, probes {stage.how.probes}, refine {stage.how.refine}: "
-                f"`raypipe eval {recipe.name} --store {store.uri}` measures it"
-            )
+            searched = f"top {stage.top}, probes {stage.how.probes}, refine {stage.how.refine}"
+            mend = f"`raypipe eval {recipe.name} --store {store.uri}` measures it"
+            unmeasured = f"the recall of index {index.name} was not measured with {searched}"
+            raise ConfError(f"stage {stage.name}: {unmeasured}: {mend}")
         recalls.append(recall)
         require_recall(stage, recall)
     return recalls

@@ -1,9 +1,9 @@
 """Tasks without models: they invert words into postings, merge the memo (the cache), and compact tables.
 
-Large merges and compactions are done by tasks, so that no value passes through the driver. A merging task
-writes the values of some cache files as fragments of their memo table, which no version of the table contains
-yet. The driver adds the fragments of all tasks with one commit per table, and then removes the files. After a
-kill each value is still in its file or already in the table, and the next merge finishes the work.
+A merging task writes the values of some cache files as fragments of their memo table, which no version of the
+table contains yet. The driver adds the fragments of all tasks with one commit per table, and then removes the
+files. After a kill each value is still in its file or already in the table, and the next merge finishes the
+work. So no value passes through the driver.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ PART_SOURCES = 50_000  # most sources of a part (one task): a second of work, an
 
 @dataclass(frozen=True, slots=True)
 class PostingsTask:
-    """Work that stores words of sources in the table `postings`, then in the table of lengths. A part (the
-    sources of one task) is done once both tables have it."""
+    """Work that stores words of sources in `postings`, then in the table of lengths, which completes a
+    part."""
 
     worker: WorkerConfig
     analyzer: str
@@ -44,8 +44,7 @@ class PostingsTask:
         return self.table, self.run
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """Opens the store and returns the task's function. No model is called: `kit` only names the process.
-        Raises Unavailable if the store cannot be reached in any try, and StoreError."""
+        """Returns the task's function. `kit` only names the process. Raises Unavailable and StoreError."""
         store, process = await self.worker.open_store(), kit.process if kit else ""
         inverter = await self.worker.tried(lambda: Inverter(store, self.texts, self.passages, self.analyzer))
 
@@ -99,10 +98,9 @@ def _fold(run: str, store: Store, task: Task) -> tuple[int, int]:
 def merge(
     store: Store, worker: WorkerConfig, runner: Runner, start: Callable[[], object], here: int = MERGED_HERE
 ) -> int:
-    """Merges the cache files of workers into the memo tables. Returns the number of damaged files.
-
-    Merges up to `here` bytes in this process, else by tasks of that size. `start` connects to Ray. Raises the
-    errors of workers, and Unavailable if a task is handed back."""
+    """Merges the cache files of workers into the memo tables, here up to `here` bytes, else by tasks of that
+    size. Returns the number of damaged files. `start` connects to Ray. Raises the errors of workers, and
+    Unavailable if a task is handed back."""
     files = waiting(store)
     if sum(sum(sizes.values()) for sizes in files.values()) <= here:
         return merge_memo(store).damaged
@@ -152,9 +150,8 @@ def compact_all(
     most: int = keep.FRAGMENTS,
     here: int = MERGED_HERE,
 ) -> None:
-    """Compacts tables with more than `most` fragments. Tables of up to `here` bytes are compacted in this
-    process, others by tasks. `start` connects to Ray. Raises the errors of workers, and Unavailable if a task
-    is handed back."""
+    """Compacts tables with more than `most` fragments: here up to `here` bytes, larger ones by tasks. `start`
+    connects to Ray. Raises the errors of workers, and Unavailable if a task is handed back."""
 
     def by_tasks(store: Store, table: str, version: int) -> None:
         if keep.table_bytes(store, table, version) <= here:

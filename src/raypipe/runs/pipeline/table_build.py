@@ -36,8 +36,8 @@ from raypipe.store.parts import begin_rest
 ROUNDS_IN_VAIN = 2  # further rounds of handed-back tasks without a finished one, before the run stops
 
 
-def alone(verb: Verb) -> Workers:
-    """Returns the workers of a runner that runs every task in this process."""
+def single_worker(verb: Verb) -> Workers:
+    """Returns the worker of a runner that runs every task in this process."""
     return Workers()
 
 
@@ -46,7 +46,7 @@ def again_id(work_id: str) -> str:
     return f"{work_id}-again"
 
 
-def nowhere() -> None:
+def no_connection() -> None:
     """Connects to nothing."""
 
 
@@ -71,11 +71,6 @@ class TableBuild:
     inside: str = ""  # unit of the progress shown while a task runs, such as passages; "": none
     units: Callable[[Ids], int] = len  # ids -> their number of `unit`
     groups: Mapping[str, int] = field(default_factory=dict)  # id -> group; neighbours of a group share a task
-
-    @property
-    def kept(self) -> tuple[Mapping[str, int], int]:
-        """Groups of rows, and the largest number of rows in a task of one group."""
-        return self.groups, self.max_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +104,9 @@ class TableBuilder:
             valid = False  # rows with transient faults stay pending: this run does not try them again
             while not valid and (ids := build.missing_ids()):
                 per_task = self._per_task(ids, build)
-                run = begin(self.store, build.work_id, ids, per_task, False, False, *build.kept)
+                run = begin(
+                    self.store, build.work_id, ids, per_task, False, False, build.groups, build.max_rows
+                )
                 valid = self._finish(run, build.work_id, build, done)
             if build.calls_models:
                 done.memo_damaged += self.merge_memo()
@@ -131,11 +128,12 @@ class TableBuilder:
     def _again(self, ids: list[str], build: TableBuild, done: RunCounters) -> None:
         """Computes rows again, together with the rows that an earlier run of this work left unfinished."""
         work_id = again_id(build.work_id)
-        if (rest := begun(self.store, work_id)) is not None:
-            ids = [*rest.ids, *ids]
-            begin_rest(self.store, work_id, rest, ids, self._per_task(ids, build), *build.kept)
+        rest = begun(self.store, work_id)
+        ids = [*rest.ids, *ids] if rest else ids
         per_task = self._per_task(ids, build)
-        run = begin(self.store, work_id, ids, per_task, True, build.fresh, *build.kept)
+        if rest is not None:
+            begin_rest(self.store, work_id, rest, ids, per_task, build.groups, build.max_rows)
+        run = begin(self.store, work_id, ids, per_task, True, build.fresh, build.groups, build.max_rows)
         self._finish(run, work_id, build, done)
 
     def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
@@ -161,7 +159,7 @@ class TableBuilder:
         # Rows with a transient fault in a fresh run keep their old answers, and are tried again later.
         rest = self._faults_of(run, "id", transient=True) if run.fresh and valid else []
         if rest:
-            begin_rest(self.store, work_id, run, rest, build.max_rows, *build.kept)
+            begin_rest(self.store, work_id, run, rest, build.max_rows, build.groups, build.max_rows)
         else:
             end(self.store, work_id)
         return valid
@@ -203,16 +201,15 @@ class TableBuilder:
                     if len(back) < len(left):
                         backoff.reset()
                     left = [replace(t, suspects=back[t.name].suspects) for t in left if t.name in back]
-                    if left:
-                        self.caps.check(done, self.clock.total())
-                        if (wait_s := backoff.next_s()) is None:
-                            raise Unavailable(
-                                f"{back[left[0].name].reason}. {ROUNDS_IN_VAIN + 1} workers tried. "
-                                "Finished work is stored, and no row of these tasks is blamed. Correct this, "
-                                "then run the same command again"
-                            )
-                        time.sleep(wait_s)
-                        done.memo_damaged += self.merge_memo()  # results that workers cached for these tasks
+                    if not left:
+                        break
+                    self.caps.check(done, self.clock.total())
+                    if (wait_s := backoff.next_s()) is None:
+                        tried = f"{back[left[0].name].reason}. {ROUNDS_IN_VAIN + 1} workers tried"
+                        stored = "Finished work is stored, and no row of these tasks is blamed"
+                        raise Unavailable(f"{tried}. {stored}. Correct this, then run the same command again")
+                    time.sleep(wait_s)
+                    done.memo_damaged += self.merge_memo()  # results that workers cached for these tasks
             except (CapReached, Unavailable):
                 done.save(without=run.name)  # the completion records of this run keep its counts
                 raise
@@ -221,13 +218,13 @@ class TableBuilder:
     def _round(
         self, run: TableRun, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
-        """Runs tasks once and yields the tasks that are handed back. Once a cap is reached, no more tasks
-        begin; raises CapReached after the running tasks have ended."""
+        """Runs tasks once and yields the tasks handed back. At a cap, raises CapReached after running
+        tasks."""
         with self.clock.tasks() as busy, ExitStack() as ending:
             left, waiting = len(tasks), list(tasks)
             results = self.runner(build.pool, build.work(run), waiting)
             # Also after an error the pool begins no more tasks.
-            ending.callback(getattr(results, "close", nowhere))
+            ending.callback(getattr(results, "close", no_connection))
             for result in results:
                 left -= 1
                 if isinstance(result, HandedBack):
@@ -247,9 +244,8 @@ class TableBuilder:
                         spent[part] = spent.get(part, 0.0) + seconds
                 for count in result.counts.values():
                     shown.wrote(count.calls.tokens.generated, count.seconds)
-                shown.advance(
-                    result.rows if build.inside == build.unit else result.ids, result.name, result.rows
-                )
+                units = result.rows if build.inside == build.unit else result.ids
+                shown.advance(units, result.name, result.rows)
                 if left and self.caps.reached(done, self.clock.total()):
                     waiting.clear()
             if left:

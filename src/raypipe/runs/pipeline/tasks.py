@@ -2,7 +2,7 @@
 
 A `TableTask` is the work on one table: a frozen record, which any process can receive. Its `open` loads
 models and tables and returns a function that runs one `Task` (some rows of the work) after another. A task
-ends in a `TaskResult`, or is `HandedBack` unfinished. Does not depend on Ray.
+ends in a `TaskResult`, or is `HandedBack` unfinished.
 """
 
 from __future__ import annotations
@@ -151,8 +151,7 @@ class TableTask(Protocol):
     def worker(self) -> WorkerConfig: ...
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """Prepares this process, and returns the function that runs one task. `kit`: the process's kit, made
-        from the worker's configuration; None: makes its own."""
+        """Returns the function that runs one task in this process. `kit` None: the work makes its own."""
         ...
 
 
@@ -207,11 +206,10 @@ class WorkerConfig:
     engine_limits: EngineLimits = field(default_factory=EngineLimits)  # limits of one engine
     question_timeout_s: float | None = None  # limit of a question from the start of its task; None: no limit
     wait_s: float = 1.0  # wait before the second try of an unavailable service, doubled for each further try
-    passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # engines that may leave
+    further_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # engines that may leave
 
     async def tried(self, make: Callable[[], Awaitable[T] | T]) -> T:
-        """Returns the result of `make`, called again while a store or service is unavailable. Raises
-        Unavailable if all tries (`TRIES`) fail."""
+        """Calls `make` until no store or service is unavailable. Raises Unavailable after TRIES tries."""
         return await until_available(make, self.backoff())
 
     def backoff(self) -> Backoff:
@@ -227,7 +225,7 @@ class WorkerConfig:
         if (at := self.endpoints.get(model.path)) is not None:
             return 1 if at.batch else at.concurrency * len(at.urls)
         identity = own_identity(model)
-        names = [*(self.engines or {}).get(identity, ()), *self.passing_engines.get(identity, ())]
+        names = [*(self.engines or {}).get(identity, ()), *self.further_engines.get(identity, ())]
         return max(1, self.engine_limits.max_num_seqs * len(names))
 
     def kit(self, index: Index | None, process: str = "") -> LocalKit:
@@ -238,7 +236,7 @@ class WorkerConfig:
             self.device,
             self.threads,
             engines=self.engines,
-            passing=self.passing_engines,
+            passing=self.further_engines,
             endpoints=self.endpoints,
             engine_limits=self.engine_limits,
             process=process,

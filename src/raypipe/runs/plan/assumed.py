@@ -1,9 +1,9 @@
 """Estimated cost of a corpus that does not exist yet.
 
 Tasks, bytes, requests, hours and money are computed from the cluster file, sizes of a real page, the chunks
-that the recipe's own split makes of such a page, and rates of finished runs. Only rates of the same steps on
-the same kind of machine count. Hours are None if a rate is missing, and a lower bound otherwise: they assume
-that all workers get equal work.
+that the recipe's own split makes of such a page, and rates of finished runs of the same steps on the same
+kind of machine. Hours are None if a rate is missing. Otherwise they are a lower bound: they assume that all
+workers get equal work.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Assumed:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Assumed:
-        """Parses a text such as `pages=1e8,html_bytes=20000`. `name`: name of the argument, for messages.
-        Raises ConfError if the text is invalid."""
+        """Parses `pages=1e8,html_bytes=20000`. Raises ConfError; `name`: name of the argument, for
+        messages."""
         given: dict[str, float] = {}
         for part in text.split(","):
             field, _, value = part.partition("=")
@@ -100,9 +100,9 @@ def assumed_plan(
     prices: Prices,
     kit: Kit,
 ) -> AssumedPlan:
-    """Estimates the cost of a corpus that does not exist yet. `per_task`: most sources of a task; `workers`:
-    returns the workers for a verb; `place`: backend and device; `runs`: finished runs, newest first, which
-    give the rates; `kit`: opens the tokenizers of the split."""
+    """Estimates the cost of a corpus. `per_task`: most sources of a task; `workers` returns the workers for a
+    verb; `place`: backend and device; `runs`: finished runs, newest first; `kit` opens the split's
+    tokenizers."""
     if assumed.chunks is None and recipe.corpus:
         assumed = replace(assumed, chunks=chunks_of_page(recipe, assumed.text_chars, kit))
     whole = assumed.pages * assumed.html_bytes
@@ -132,8 +132,7 @@ def assumed_plan(
 
 
 def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
-    """Returns the chunks that a recipe's split makes of an ordinary page of `chars` characters. Raises
-    ConfError if the split calls a model."""
+    """Returns the chunks of a page of `chars` characters. Raises ConfError if the split calls a model."""
     lines = list[str]()
     while (left := int(chars) - sum(map(len, lines)) - len(lines)) > 0:
         lines.append((SENTENCE * 8)[: min(left, LINES[len(lines) % len(LINES)])])
@@ -141,7 +140,5 @@ def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
     text = "\n".join(f"<p>{line}</p>" if kind == "page" else line for line in lines)
     chunks = look(recipe, kit, [Source(source_id(kind, text), kind, text)]).chunks.num_rows
     if not chunks:
-        raise ConfError(
-            "--assume: the split calls a model, so state how many chunks a page has, such as chunks=31"
-        )
+        raise ConfError("--assume: the split calls a model, so state the chunks of a page, such as chunks=31")
     return float(chunks)

@@ -1,8 +1,8 @@
 """Corpus half of a plan: sources to parse, texts to split, chunks to embed.
 
-If the text of a chunk is known, its requests are looked up in the memo. The text is known if it is stored, or
-if the plan has parsed and split its source (`sample`). Requests of other chunks are bounded by the sizes of
-their sources, and estimated from the sample.
+Requests of chunks whose text is stored, or that the plan has split itself (`sample`), are looked up in the
+memo (the cache). Requests of other chunks are bounded by the sizes of their sources, and estimated from the
+sample.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import Range, SourceBounds, StepPlan, calls_each, embedded_bytes, times
 from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
-from raypipe.runs.plan.standing import left
+from raypipe.runs.plan.staleness import unfinished_ids
 from raypipe.steps.chats import CHARS_PER_TOKEN
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
@@ -47,8 +47,7 @@ FEW = 48  # most sources of a sample if all sources are split: it only measures 
 
 
 class CorpusPlanner:
-    """Planner of the corpus half, stage by stage in recipe order. Also estimates the most passages that a
-    question's ranking can have (`scope`)."""
+    """Planner of the corpus half. Also estimates the passages that questions can find (`scope`)."""
 
     def __init__(self, context: PlanContext, questions: Sequence[Question]) -> None:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
@@ -64,13 +63,13 @@ class CorpusPlanner:
         missing = pipe.corpus.missing(recipe.texts_table, wanted)
         work_id, tables = whole_corpus(recipe)
         texts, passages = recipe.texts_table, recipe.passages_table
-        missing = left(self._store, work_id, tables[-1], missing)
-        self._texts = left(self._store, texts, texts, missing)
+        missing = unfinished_ids(self._store, work_id, tables[-1], missing)
+        self._texts = unfinished_ids(self._store, texts, texts, missing)
         # Parts of a killed run are in no table yet, so their rows are still missing for later stages.
         textless = self._texts.joined(missing)
         failed = failed_ids(self._store, {recipe.texts_table})
         missing = pipe.corpus.missing(recipe.passages_table, wanted).without(textless).without(failed)
-        self._passages = left(self._store, passages, passages, missing).joined(textless)
+        self._passages = unfinished_ids(self._store, passages, passages, missing).joined(textless)
         self._parsed = not textless  # True: all texts are stored
         self._unsplit = self._passages.joined(missing)
         self._cited = Ids.of(dict.fromkeys(s for q in questions for s in q.sources() or ()))
@@ -124,14 +123,14 @@ class CorpusPlanner:
         return self._context.step(name, every, every - len(todo), reasons, len(todo), exact, expected, stored)
 
     def _embed(self, stage: Stage[CorpusStep]) -> StepPlan:
-        """Plans an embedding stage. Looks up the chunks with known texts in the memo, and bounds the number
-        of other chunks by the sizes of their sources."""
+        """Plans an embedding stage: looks up chunks with known texts, and bounds the number of other
+        chunks."""
         name, model = stage.name, step_contract.embedder_of(stage.step)
         table, unsplit, counts = self._pipeline.recipe.vectors_table(model), self._unsplit, self._counts
         split = self.wanted.without(unsplit)
         there = split if self._store.has(self._pipeline.recipe.passages_table) else Ids.of(())
         lacking = self._pipeline.corpus.unembedded(table, there) if there else there
-        lacking = left(self._store, table, table, lacking).without(unsplit)
+        lacking = unfinished_ids(self._store, table, table, lacking).without(unsplit)
         look = self._look if unsplit else NONE
         seen = self._seen if unsplit else unsplit
         fresh, same = self._texts_to_embed(stage.step, model, lacking, seen)
@@ -139,15 +138,11 @@ class CorpusPlanner:
         rest = ~_among(unsplit, self._seen) if unsplit else np.zeros(0, bool)
         known = sum(fresh(ids.where(pa.array(had(ids)))) for ids in (lacking, seen))
         others = fresh(lacking) + fresh(seen) - known
-        asks, prompt_tokens = (
-            corpus_bound_of(stage.step, self.longest),
-            self._prompt_tokens(stage.step),
-        )
-        each = calls_each(stage.step)
+        asks = corpus_bound_of(stage.step, self.longest)
+        each, prompt_tokens = calls_each(stage.step), self._prompt_tokens(stage.step)
         calls = functools.partial(self._bounds.calls, name)
-        reasons = self._context.reasons(
-            name, known * each + calls(before & rest), others * each + calls(~before & rest)
-        )
+        had_calls, other_calls = calls(before & rest), calls(~before & rest)
+        reasons = self._context.reasons(name, known * each + had_calls, others * each + other_calls)
         expected = None
         if look.known or not rest.any():
             new = fresh(seen) / max(1, len(look.chunks)) if seen else 1.0  # share that is not cached
@@ -158,8 +153,7 @@ class CorpusPlanner:
         todo = (expected[1] if expected else sum(reasons.values())) / each
 
         def tokens(low: float, high: float) -> Range:
-            most = times(high / each, prompt_tokens + asks.reply_tokens)
-            return times(low / each, prompt_tokens), most
+            return times(low / each, prompt_tokens), times(high / each, prompt_tokens + asks.reply_tokens)
 
         return self._context.step(
             name,
@@ -177,10 +171,8 @@ class CorpusPlanner:
         """Estimates the tokens of a prompt about a chunk, from prompts for some sampled chunks. Returns the
         step's own estimate if there are none, or if the step calls no language model."""
         chats = list[Chat]()
-        if (
-            any(m.kind == "generator" for m in step_contract.asked_models(step))
-            and (chunks := self._look.chunks).num_rows
-        ):
+        writes = any(m.kind == "generator" for m in step_contract.asked_models(step))
+        if writes and (chunks := self._look.chunks).num_rows:
             some = chunks.take(np.linspace(0, len(chunks) - 1, PROMPTS).astype(int))
             chats = asyncio.run(first_chats(step, self._pipeline.worker.kit(None), some))
         if not chats:
@@ -219,13 +211,16 @@ class CorpusPlanner:
         return np.where(found >= 0, found, self._look.expected(self._chars))
 
     def scope(self, questions: Sequence[Question]) -> dict[str, Reach]:
-        """Estimates the most passages of each question: question id -> `Reach`. The numbers are infinite if
-        the sample is empty."""
-        if not self._look.known:
+        """Maps each question's id to the most passages it can have; infinite if the sample is empty."""
+        look, split = self._look, self.wanted.without(self._unsplit)
+        if not look.known:
             return dict.fromkeys((q.id for q in questions), Reach(math.inf, math.inf, self.longest))
-        (passages, sentences), split = self._look.per_chunk(), self.wanted.without(self._unsplit)
-        wanted = _among(self._unsplit, self.wanted)
-        everything = self._counts.total(split) + self._expected[wanted].sum()
+        passages, sentences = (
+            look.passages / look.chunks.num_rows,
+            look.sentences / look.passages,
+        )  # per chunk
+        unsplit = self._expected[_among(self._unsplit, self.wanted)]
+        everything = self._counts.total(split) + unsplit.sum()
         chunks: dict[str, float] = dict(self._counts.each(self._cited))
         places = [(self._unsplit.array, np.arange(len(self._unsplit)))]
         for source, at in zip(self._cited, looked_up(self._cited.array, places).tolist(), strict=True):
@@ -241,9 +236,9 @@ class CorpusPlanner:
     def _texts_to_embed(
         self, step: CorpusStep, model: Model, todo: Ids, seen: Ids
     ) -> tuple[Callable[[Ids], int], bool]:
-        """Returns a function that counts the texts of given sources that are not embedded yet, and whether
-        its counts are exact. `todo`: split sources; `seen`: sampled sources. If a language model writes a
-        part of the embedded texts, their keys are not known, so all texts count."""
+        """Returns a function that counts the new texts of given sources, and whether its counts are exact.
+        `todo`: split sources; `seen`: sampled sources. If a language model writes a part of the texts, all
+        texts count."""
         if any(m.kind == "generator" for m in step_contract.asked_models(step)):
             each_seen = self._look.each if seen else {}
             return lambda some: self._counts.total(some) or sum(each_seen.get(s, 0) for s in some), False
@@ -263,15 +258,14 @@ class CorpusPlanner:
                 first[source] = len((some & new) - met)
                 met |= some & new
         kept = sum(each.values()) * (ENTRY_BYTES + 4 * model.dim) <= FRESH_BYTES
-        same = first == each
-        alone = same or (self._pipeline.workers("embed").count == 1 and kept)
-        asked = first if alone else each
+        once = first == each or (self._pipeline.workers("embed").count == 1 and kept)
+        asked = first if once else each
         ids, numbers = Ids.of(asked), np.fromiter(asked.values(), np.int64, len(asked))
 
         def count(some: Ids) -> int:
             return int(numbers[_among(ids, some)].sum()) + (self._counts.total(some) if many else 0)
 
-        return count, alone and not many
+        return count, once and not many
 
     def _keys(self, step: CorpusStep, chunks: pa.Table) -> dict[str, set[str]]:
         """Maps each source to the keys of the step's requests to its embedder about the source's chunks."""
@@ -290,8 +284,7 @@ class CorpusPlanner:
             return had
         kind = f"{step_contract.table_with(old.writes)}-"
         for table in (t for t in last.tables if t.startswith(kind) and self._store.has(t)):
-            there = present(self._store.dataset(table), "source", sources.array)
-            had |= there.to_numpy(zero_copy_only=False)
+            had |= present(self._store.dataset(table), "source", sources.array).to_numpy(zero_copy_only=False)
         return had
 
 

@@ -1,9 +1,9 @@
-"""Basis of both halves of a plan: earlier runs, differences from the last one, rates of steps, and costs.
+"""Basis of both halves of a plan: earlier runs, differences from the last run, rates of steps, and costs.
 
 Seconds are summed over all processes, as in a report: with two workers the clock shows half of them. The
 speed of a step comes from the last run of the same step with the same models on the same kind of device. The
-calls per row come from the last run of the same step with the same parameters, on any device and with any
-models. Without a rate hours are None, without a price money is None.
+calls per row come from the last run of the same step with the same parameters. Without a rate hours are None,
+without a price money is None.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Rate:
     split: TokenSplit | None  # tokens of a call
 
     def seconds(self, rows: float, calls: Range | None) -> Range | None:
-        """Returns the expected seconds for `rows` rows; None if no run measured them. `calls`: range of the
-        calls for these rows; None: not known."""
+        """Returns the expected seconds for `rows` rows with a range of `calls`; None: not measured."""
         if rows == 0:
             return 0.0, 0.0
         if calls and calls[1] and self.per_call is not None:
@@ -56,18 +55,17 @@ def rate(stage: StageRecord, runs: Iterable[Run], backend: str, device: str) -> 
 
 
 def asked_before(stage: StageRecord, runs: Iterable[Run], rows: int, most: float) -> tuple[int, int] | None:
-    """Returns the range of expected calls for `rows` rows; None if no run shows it. The range comes from the
-    last run of a stage with the same class, version, gate and parameters. The low end assumes the computed
-    calls per row of that run, the high end its computed and cached calls per row. No end exceeds `most`."""
+    """Returns the range of expected calls for `rows` rows, at most `most`; None if no run shows it. The range
+    comes from the last run of a stage with the same class, version, gate and parameters: from its computed
+    calls per row to its computed and cached calls per row."""
     for line, old in _lines(stage, runs):
         if not line.computed + line.cached and _forms(old, "model") != _forms(stage, "model"):
             continue  # it may have had no model, as before --llm names one
         same = (old.version, old.when) == (stage.version, stage.when)
         if same and _forms(old, "parameter") == _forms(stage, "parameter") and line.rows:
-            low, high = line.computed, line.computed + line.cached
-            return int(min(round(rows * low / line.rows), most)), int(
-                min(round(rows * high / line.rows), most)
-            )
+            calls = line.computed, line.computed + line.cached
+            low, high = (int(min(round(rows * n / line.rows), most)) for n in calls)
+            return low, high
     return None
 
 
@@ -107,8 +105,7 @@ class PlanContext:
         """Lists the recipe's differences from the store's last finished run, with lines for people."""
         if self.last is None:
             return ()
-        now = to_plain(self.pipeline.recipe)
-        return tuple(with_lines(self.own, self.last.recipe, now).values())
+        return tuple(with_lines(self.own, self.last.recipe, to_plain(self.pipeline.recipe)).values())
 
     def why(self, name: str, had: bool) -> str:
         """Returns the reason for a step to compute a row. `had`: the last finished run had the row."""
@@ -136,24 +133,24 @@ class PlanContext:
         place = self.pipeline.worker
         seen = rate(self.stages[name], (*self.runs, *self.measured), place.backend, place.device)
         low, high = expected or (0, most)
-        told = tokens(low, high)
-        if seen.split is not None and told[1]:
+        all_tokens = tokens(low, high)
+        if seen.split is not None and all_tokens[1]:
             each = seen.split[0] + seen.split[2]
-            least, likely = (
-                n if math.isinf(n) else math.ceil(n) for n in (times(low, each), times(high, each))
-            )
-            told = min(least, told[1]), min(likely, told[1])
-        cost = Cost(seen.seconds(todo, expected), told, (stored(low), stored(high)), (low, high), seen.split)
+            whole = (n if math.isinf(n) else math.ceil(n) for n in (times(low, each), times(high, each)))
+            least, likely = (min(n, all_tokens[1]) for n in whole)
+            all_tokens = least, likely
+        nbytes = stored(low), stored(high)
+        cost = Cost(seen.seconds(todo, expected), all_tokens, nbytes, (low, high), seen.split)
         return StepPlan(name, self.stages[name].half, rows, cached, most, exact, reasons, expected, cost)
 
     def reasons(self, name: str, had: float, others: float) -> dict[str, float]:
         """Maps reasons to calls. `had`: calls for rows of the last finished run; `others`: for other rows."""
-        found: dict[str, float] = {}
+        reasons: dict[str, float] = {}
         for calls, before in ((others, False), (had, True)):
             if calls:
                 why = self.why(name, before)
-                found[why] = found.get(why, 0) + calls
-        return found
+                reasons[why] = reasons.get(why, 0) + calls
+        return reasons
 
 
 def asking(recipe: Recipe) -> frozenset[str]:
@@ -163,23 +160,29 @@ def asking(recipe: Recipe) -> frozenset[str]:
 
 
 def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
-    """Estimates the cost of a plan, with the judge's calls. `asks`: names of the steps whose calls count
-    (`asking`). Hours do not include the judge."""
+    """Estimates the cost of a plan. `asks`: steps whose calls count (`asking`). Hours exclude the judge."""
     judge = plan.judge
-    judged, told = (judge.max_calls, judge.max_tokens) if judge else (0, 0)
+    judge_calls, judge_tokens = (judge.max_calls, judge.max_tokens) if judge else (0, 0)
     asked = [s for s in plan.steps if s.step in asks]
-    most = judged + sum(s.max_calls for s in asked)
-    hours = summed([_hours(s, prices) for s in plan.steps])
-    gpus = [scaled(_hours(s, prices), prices.gpus.get(s.step, 0.0)) for s in plan.steps]
+    most = judge_calls + sum(s.max_calls for s in asked)
+    # Hours on the clock, without starting Ray and loading models.
+    clock = {
+        s.step: scaled(
+            s.cost.seconds, 1 / HOUR_S / prices.actors[s.step] if s.step in prices.actors else None
+        )
+        for s in plan.steps
+    }
+    hours = summed([*clock.values()])
+    gpus = [scaled(step_hours, prices.gpus.get(step, 0.0)) for step, step_hours in clock.items()]
     none = prices.gpus and not any(prices.gpus.values())  # no GPU, no GPU-hours
     parts = [scaled(hours, prices.machines)] if prices.machines is not None else []
     parts += [s.cost.usd(price) for s in plan.steps if (price := prices.tokens.get(s.step)) is not None]
     if judge is not None and (price := prices.tokens.get(JUDGE)) is not None:
-        parts.append((0.0, max(price.each()) * judge.max_tokens))
+        parts.append((0.0, max(price.each()) * judge_tokens))
     return Estimate(
-        calls=summed([(0, judged), *(s.expected for s in asked)]),
+        calls=summed([(0, judge_calls), *(s.expected for s in asked)]),
         max_calls=None if math.isinf(most) else int(most),
-        tokens=summed([(0, told), *(s.cost.tokens for s in plan.steps)]),
+        tokens=summed([(0, judge_tokens), *(s.cost.tokens for s in plan.steps)]),
         hours=hours,
         gpu_hours=(0.0, 0.0) if none else summed(gpus),
         usd=summed(parts) if prices.known else None,
@@ -189,12 +192,6 @@ def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
 def priced(plan: Plan, prices: Prices, recipe: Recipe) -> Plan:
     """Returns the plan with its estimated cost."""
     return replace(plan, cost=estimated(plan, prices, asking(recipe)), unpriced=prices.unpriced)
-
-
-def _hours(step: StepPlan, prices: Prices) -> Range | None:
-    """Returns the hours of a step on the clock, without starting Ray and loading models; None: not known."""
-    actors = prices.actors.get(step.step)
-    return scaled(step.cost.seconds, None if actors is None else 1 / HOUR_S / actors)
 
 
 def scaled(range_: Range | None, factor: float | None) -> Range | None:

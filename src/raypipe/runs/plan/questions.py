@@ -1,10 +1,10 @@
 """Question half of a plan: the requests that each stage may make about rows without an answer.
 
 A row is a question with its evidence, the sources that it may search. The requests of a stage about a row
-depend on the row, the stage and all stages upstream; a digest of these stages is the stage's chain
+depend on the row and the stage's chain, a digest of the stage and all stages upstream
 (`stage_records.chains`). So a row needs no request if a finished run answered it with the same chain, and the
-memo still holds the replies (`standing`). Expected calls come from earlier runs. If no run shows them, they
-come from the stage's own bounds, assuming that a ranking has at most all passages of the question's sources.
+memo (the cache) still holds the replies (`staleness`). Expected calls come from earlier runs, else from the
+stage's own bounds, assuming that a ranking has at most all passages of the question's sources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, of_turns
 from raypipe.runs.pipeline.recipe_tables import answer_key
-from raypipe.runs.plan import standing
+from raypipe.runs.plan import staleness
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import StepPlan, likely_tokens, stage_bounds, stored_bytes
@@ -36,36 +36,33 @@ class QuestionPlanner:
     def __init__(
         self, context: PlanContext, corpus: CorpusPlanner, questions: Sequence[Question], old: frozenset[str]
     ) -> None:
-        """Finds the questions to answer, and their evidence. `old`: ids of questions to answer again even if
-        their answers are stored."""
+        """Finds the questions to answer, and their evidence. `old`: ids of questions to answer again."""
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
         self._corpus = corpus
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may change -> reason
-        self._searching = standing.behind_index(self._pipeline.recipe)
+        self._searching = staleness.behind_index(self._pipeline.recipe)
         self._answerers = {self._pipeline.recipe.digest(): tuple(context.stages.values())}
         """Digest -> stages, of each recipe that may have given stored answers."""
         for run in context.runs:
             self._answerers.setdefault(run.digest, run.stages)
         coming = context.coming.kinds
         snapshot = digest(corpus_sum(self._store, coming)) if coming else self._pipeline.snapshot()
-        found = standing.unanswered(self._pipeline, questions, corpus.wanted, snapshot, context.fresh)
-        self._pending, self._again = found.pending, found.again
+        todo = staleness.unanswered(self._pipeline, questions, corpus.wanted, snapshot, context.fresh)
+        self._pending, self._again = todo.pending, todo.again
         by_id = {q.id: q for q in questions}
-        ids = list(dict.fromkeys([*found.ids, *(i for i in by_id if i in old)]))
+        ids = list(dict.fromkeys([*todo.ids, *(i for i in by_id if i in old)]))
         more = [i for i in ids if i not in by_id]
         by_id |= {q.id: q for q in arrow.question.records(self._store.rows("questions", "id", more))}
         self._rows, self._todo = len(by_id), {i: by_id[i] for i in ids if i in by_id}
-        self._evidence = {i: (found.sources.row(q), found.sources.absent(q)) for i, q in self._todo.items()}
+        self._evidence = {i: (todo.sources.row(q), todo.sources.absent(q)) for i, q in self._todo.items()}
         """Question id -> its row key, and a digest of its missing evidence."""
-        leaning = any(q.turns for q in self._todo.values())
-        self._untold = leaning and any(of_turns(s.step) for s in self._pipeline.recipe.question)
+        with_turns = any(q.turns for q in self._todo.values())
+        self._rewritten = with_turns and any(of_turns(s.step) for s in self._pipeline.recipe.question)
         """True: a step may rewrite a question with earlier turns before later steps make requests."""
         self._before: list[tuple[Stage[Step], bool]] = []
         """Stages before the planned one, each with True if its request follows from the question only."""
-
-        self._answered = functools.cache(
-            functools.partial(standing.answered_by, self._store, evidence=self._evidence)
-        )
+        answered = functools.partial(staleness.answered_by, self._store, evidence=self._evidence)
+        self._answered = functools.cache(answered)
 
     def plans(self) -> Iterator[StepPlan]:
         last = self._context.last
@@ -73,26 +70,26 @@ class QuestionPlanner:
         sure = True  # so far, no fault can keep a row from later stages
         reach = Reach(passage_chars=self._corpus.longest)
         for stage, bounds in stage_bounds(self._pipeline.recipe, [*self._todo.values()], reach):
-            untold = self._untold and not of_turns(stage.step)
-            plain = not untold and all(b.from_question for b in bounds.values())
-            asks = self._ask(stage, bounds, plain, had, sure)
-            yield asks
+            rewritten = self._rewritten and not of_turns(stage.step)
+            plain = not rewritten and all(b.from_question for b in bounds.values())
+            planned = self._plan(stage, bounds, plain, had, sure)
+            yield planned
             self._before.append((stage, plain))
             faults = {b.faults for b in bounds.values()}
-            sure = sure and not ("any" in faults or ("asking" in faults and asks.max_calls))
+            sure = sure and not ("any" in faults or ("asking" in faults and planned.max_calls))
 
-    def _ask(
+    def _plan(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool, had: set[str], sure: bool
     ) -> StepPlan:
         """Plans a question stage. Calls are possible for rows that no run answered with the same chain, and
-        for rows that must be requested again (`_settled`). `plain`: each request follows from the question
-        only. `had`: ids of questions that the last run answered. `sure`: no earlier stage can put a fault on
-        a row, so every row reaches the stage."""
+        for rows requested again (`_settled`). `plain`: each request follows from the question only. `had`:
+        ids of questions that the last run answered. `sure`: no earlier stage can keep a row from this stage
+        by a fault."""
         settled, again = self._settled(stage, bounds, plain)
         calls = {i: b.calls for i, b in bounds.items() if i not in settled}
         exact, distinct = not any(calls.values()), 0
         if plain and not exact:
-            calls, exact, distinct = self._told(stage, [self._todo[i] for i in calls])
+            calls, exact, distinct = self._new_requests(stage, [self._todo[i] for i in calls])
             exact = exact and sure and not stage.when
             exact = exact and self._again.isdisjoint(self._pending & calls.keys())
         asking = {i: n for i, n in calls.items() if n}
@@ -126,8 +123,7 @@ class QuestionPlanner:
         )
 
     def _likely(self, stage: Stage[Step], most: Mapping[str, float]) -> tuple[int, int] | None:
-        """Returns the range of likely calls; None if not known. The low end is 0 for a stage with a gate.
-        `most`: question id -> most calls."""
+        """Returns the range of likely calls; None: not known. `most`: question id -> most calls."""
         bounds = self._ordinary[stage.name]
         some = [(b.calls if (b := bounds[i]).likely is None else b.likely, n) for i, n in most.items()]
         calls = sum(map(min, some)) + max((bounds[i].shared for i in most), default=0)
@@ -135,8 +131,7 @@ class QuestionPlanner:
 
     @functools.cached_property
     def _ordinary(self) -> dict[str, dict[str, Bound]]:
-        """Stage -> question id -> bound on the stage's work. Rankings have at most all passages of the
-        question's sources."""
+        """Stage -> question id -> bound on the work, for rankings of the question's own sources."""
         todo = list(self._todo.values())
         scope = self._corpus.scope(todo)
         return {s.name: b for s, b in stage_bounds(self._pipeline.recipe, todo, Reach(), scope)}
@@ -151,8 +146,8 @@ class QuestionPlanner:
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool
     ) -> tuple[set[str], dict[str, str]]:
         """Divides the rows that a run answered with the same chain. Returns the ids of rows that need no
-        requests, and id -> reason for rows that may need requests again: a cached value is lost or expired,
-        or a field that the stage reads may have changed."""
+        requests, and id -> reason for other rows: a cached value is lost or expired, or a field that the
+        stage reads may differ."""
         found: dict[str, str] = {}  # id -> digest of the recipe
         chain = self._context.stages[stage.name].chain
         for by, stages in self._answerers.items() if not self._context.fresh else ():
@@ -164,19 +159,19 @@ class QuestionPlanner:
         again = dict[str, str]()
         for i in found:  # a field that the stage reads may have changed
             moved = self._moved.get(i, {}).items()
-            if why := next((why for name, why in moved if any(standing.overlap(name, r) for r in reads)), ""):
+            whys = (why for name, why in moved if any(staleness.overlap(name, r) for r in reads))
+            if why := next(whys, ""):
                 again[i] = why
         rest = {i: by for i, by in found.items() if i not in again}
-        if rest and any(b.calls for b in bounds.values()) and standing.in_doubt(self._store, stage.step):
+        if rest and any(b.calls for b in bounds.values()) and staleness.in_doubt(self._store, stage.step):
             again |= self._asked_again(stage, rest, plain)
         for i, why in again.items():
             self._moved.setdefault(i, {}).update(dict.fromkeys(stage.step.writes(), why))
         return set(found) - set(again), again
 
     def _asked_again(self, stage: Stage[Step], rows: Mapping[str, str], plain: bool) -> dict[str, str]:
-        """Maps answered rows with lost or expired values to the reason. `rows`: id -> digest of the recipe
-        that answered. If a recipe's stored answers do not show the stage's inputs, all its rows count as
-        lost."""
+        """Maps answered rows with lost or expired values to the reason. `rows`: id -> digest of the answering
+        recipe. If the answers of a recipe do not show the stage's inputs, all its rows count as lost."""
         if plain:
             table, keys = self._requests(stage.step, [self._todo[i] for i in rows])
             here = lookup(self._store, table, list(keys.values())) if table else set()
@@ -186,18 +181,20 @@ class QuestionPlanner:
         for by in dict.fromkeys(rows.values()):
             ids, stages = [i for i, b in rows.items() if b == by], self._answerers[by]
             at = next(n for n, s in enumerate(stages) if s.chain == chain)
-            if standing.kept_inputs(stage, (s.writes for s in stages[at:])):
+            if staleness.kept_inputs(stage, (s.writes for s in stages[at:])):
                 stored = [answer_key(by, i, *self._evidence[i]) for i in ids]
-                again |= standing.lost_answers(self._pipeline, stage, stored)
+                again |= staleness.lost_answers(self._pipeline, stage, stored)
             else:
                 again |= dict.fromkeys(ids, "lost")
         return again
 
-    def _told(self, stage: Stage[Step], todo: Sequence[Question]) -> tuple[dict[str, float], bool, int]:
+    def _new_requests(
+        self, stage: Stage[Step], todo: Sequence[Question]
+    ) -> tuple[dict[str, float], bool, int]:
         """Finds the new requests of a stage that makes one request per question, from the question only.
         Returns question id -> 1 if its request is not cached, else 0; whether these counts are exact; and the
-        number of distinct new requests. Counts are exact if no two new requests are equal, and no earlier
-        stage makes one of them to the same model."""
+        number of distinct new requests. Counts are exact if no new request is made twice, by this stage or an
+        earlier one."""
         table, keys = self._requests(stage.step, todo)
         new = set(keys.values())
         if table is not None and not (self._context.fresh and table.replies):
@@ -208,9 +205,7 @@ class QuestionPlanner:
         return each, alone and len(new) == sum(each.values()), len(new)
 
     def _requests(self, step: Step, todo: Sequence[Question]) -> tuple[MemoTable | None, dict[str, str]]:
-        """Returns the memo table of a step's requests, and question id -> key of its request. The table is
-        None if there is no request."""
+        """Returns the memo table of a step's requests (None: no request), and question id -> key."""
         found = asyncio.run(first_requests(step, self._pipeline.worker.kit(None), [[q] for q in todo]))
         asked = {q.id: a for q, a in zip(todo, found, strict=True) if a is not None}
-        table = next((a.table for a in asked.values()), None)
-        return table, {i: a.keys[0] for i, a in asked.items()}
+        return next((a.table for a in asked.values()), None), {i: a.keys[0] for i, a in asked.items()}

@@ -1,8 +1,7 @@
 """Records of a plan: the work that each step may do, and the sources to ingest first; and upper bounds.
 
-Bounds are pure functions of sizes and of what steps declare (`core.protocols.Bound`). They hold before any
-text is read. Expected calls and costs are ranges: estimates, not bounds. An unknown number is math.inf in a
-bound, and None elsewhere.
+Bounds are pure functions of sizes and of `core.protocols.Bound`, and hold before any text is read. Expected
+calls and costs are ranges: estimates, not bounds. An unknown number is math.inf in a bound, else None.
 """
 
 from __future__ import annotations
@@ -122,10 +121,10 @@ CHAR_BYTES = 4  # approximate bytes per token of a reply
 def stage_bounds(
     recipe: Recipe, questions: Sequence[Question], reach: Reach, scope: Mapping[str, Reach] | None = None
 ) -> Iterator[tuple[Stage[Step], dict[str, Bound]]]:
-    """Yields each question stage with a map of question id -> bound on the stage's work for it. `reach`:
-    most passages of a question before the first stage. `scope`: question id -> most passages that the
-    question can have at all; None: no limit. With a scope, gates are assumed to admit all rows. Without a
-    scope, a gate may keep a row out, so the larger of the passages before and after the stage counts."""
+    """Yields each question stage with question id -> bound on its work. `reach`: most passages of a question
+    before the first stage. `scope`: question id -> most passages that it can have at all; gates (conditions
+    of stages) are then assumed to admit all rows. Without a scope, a gate may keep a row out, so the larger
+    of the passages before and after the stage counts."""
     asked = {q.id: q for q in questions}
     before = dict.fromkeys(asked, reach)
     if scope is not None:
@@ -150,8 +149,7 @@ def calls_each(step: CorpusStep) -> int:
 
 
 class SourceBounds:
-    """Upper bounds of the corpus half's work on many sources. A bound depends only on the length of a source,
-    so it is computed once for each distinct length."""
+    """Upper bounds of the corpus half's work, computed once for each distinct length of a source."""
 
     def __init__(self, recipe: Recipe, chars: np.ndarray) -> None:
         """Computes the bounds. `chars`: (sources,) int32."""
@@ -181,7 +179,7 @@ class SourceBounds:
 
     def _total(self, mask: np.ndarray, each: list[float]) -> float:
         counts = np.bincount(self._length[mask], minlength=len(each)).tolist()
-        return sum(times(n, one) for n, one in zip(counts, each, strict=True))
+        return sum(map(times, counts, each))
 
 
 def times(count: float, each: float) -> float:
@@ -193,15 +191,15 @@ def times(count: float, each: float) -> float:
     return count * each if count and each else 0
 
 
-def reply_calls(bound: Bound, calls: float, questions: float) -> float:
+def _reply_calls(bound: Bound, calls: float, questions: float) -> float:
     """Returns the most calls to a language model among `calls` calls of a step for `questions` questions."""
     return min(calls, times(questions, bound.replies)) if bound.tokens else 0
 
 
 def tokens_of(bound: Bound, calls: float, questions: float) -> float:
     """Returns the most tokens of `calls` calls of a step about `questions` questions."""
-    each = times(reply_calls(bound, calls, questions), bound.tokens)
-    return min(each, times(questions, bound.all_tokens)) if each else 0
+    tokens = times(_reply_calls(bound, calls, questions), bound.tokens)
+    return min(tokens, times(questions, bound.all_tokens)) if tokens else 0
 
 
 def likely_tokens(bound: Bound, low: float, high: float, questions: float) -> Range:
@@ -215,15 +213,13 @@ def likely_tokens(bound: Bound, low: float, high: float, questions: float) -> Ra
 
 
 def stored_bytes(bound: Bound, calls: float, questions: float) -> float:
-    """Estimates the bytes that `calls` calls for `questions` questions add to the memo, before
-    compression."""
-    replies = reply_calls(bound, calls, questions)
-    others = calls - replies if calls > replies else 0
-    told = times(replies, KEY_BYTES + CHAR_BYTES * bound.reply_tokens)
-    return told + times(others, KEY_BYTES + 4 * (bound.dim or 1))
+    """Estimates the bytes that `calls` calls for `questions` questions add to the memo (the cache)."""
+    replies = _reply_calls(bound, calls, questions)
+    others = calls - replies if calls > replies else 0  # inf - inf is no number
+    of_replies = times(replies, KEY_BYTES + CHAR_BYTES * bound.reply_tokens)
+    return of_replies + times(others, KEY_BYTES + 4 * (bound.dim or 1))
 
 
 def embedded_bytes(dim: int, texts: float) -> float:
-    """Returns the bytes that `texts` embedded texts of dimension `dim` add to a store. Each vector is stored
-    twice: in the memo, and in the searched table."""
+    """Returns the bytes of `texts` embedded texts, each stored twice: in the memo and in its table."""
     return times(texts, 2 * (KEY_BYTES + 4 * dim))

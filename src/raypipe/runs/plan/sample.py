@@ -1,9 +1,8 @@
 """Sample of the sources, parsed and split by the recipe's own steps, to estimate the rest.
 
-An upper bound on chunks holds for any text, so it is far too high for most texts. The chunks of a page and
-the sentences of a passage depend on the pages. So a plan parses and splits a sample of the sources, or all of
-them if they are few. All plans choose the same sample. No model is called and nothing is stored. A missing
-tokenizer is replaced by a simple one, and the counts of the sample are then only estimates.
+An upper bound on chunks is far too high for most texts. So a plan parses and splits a sample of the sources,
+or all of them if they are few. All plans choose the same sample. No model is called and nothing is stored. A
+missing tokenizer is replaced by a simple one, and the counts of the sample are then only estimates.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ SOURCES, CHARS = 1000, 12_000_000
 
 
 class Sampler:
-    """Sample of a stream of sources: those with the smallest ids. Ids are digests, so the choice is arbitrary
-    but the same each time."""
+    """Sample of a stream of sources: those with the smallest ids, so the same each time."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Source] = {}
@@ -86,16 +84,12 @@ class Sample:
 
     def expected(self, chars: np.ndarray) -> np.ndarray:
         """Estimates the chunks of each source: (sources,). `chars`: (sources,) characters. Uses the chunks
-        per character of sampled sources of similar length, between the same powers of 2: pages are not split
-        like long snippets. Uses all sampled sources if none is of similar length."""
+        per character of sampled sources between the same powers of 2: pages are not split like snippets. Uses
+        all sampled sources if none is of similar length."""
         size, chunks = np.frexp(self.chars)[1], np.fromiter(self.each.values(), float)
         total, found = np.bincount(size, self.chars, 64), np.bincount(size, chunks, 64)
         per_char = np.where(total > 0, found / np.maximum(total, 1), found.sum() / max(1, total.sum()))
         return np.asarray(per_char[np.frexp(chars)[1]] * chars)
-
-    def per_chunk(self) -> tuple[float, float]:
-        """Returns the passages per chunk, and the sentences per passage."""
-        return self.passages / self.chunks.num_rows, self.sentences / self.passages
 
 
 NONE = Sample(pa.table({"source": arrow.id_column([])}), {}, np.zeros(0), 0, 0, False)
@@ -103,8 +97,7 @@ NONE = Sample(pa.table({"source": arrow.id_column([])}), {}, np.zeros(0), 0, 0, 
 
 def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
     """Parses and splits sources, in this process and a parser's child process. Returns NONE, an empty sample,
-    if there are no sources, if the recipe splits nothing, or if a step calls a model or raises. The later run
-    finds the source that makes it raise."""
+    without sources or passages, or if a step calls a model or raises (the later run reports the error)."""
     if not sources or not any(table_of(s.step) == "passages" for s in recipe.corpus):
         return NONE
     needed, stages = frozenset[str](), list[Stage[CorpusStep]]()  # columns and stages that chunks depend on
@@ -130,8 +123,6 @@ def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
     counted = dict(zip(named, counts.field("counts").to_pylist(), strict=True))
     each = {id: counted.get(id, 0) for id in sizes}
     text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
-    places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))
-    spans = set(zip(*places, strict=True))
-    found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
-    chars = np.fromiter(sizes.values(), float)
-    return Sample(chunks, each, chars, len(spans), found, not own.stood_in)
+    spans = set(zip(*(chunks[n].to_pylist() for n in ("source", "parent_start", "parent_end")), strict=True))
+    count = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
+    return Sample(chunks, each, np.fromiter(sizes.values(), float), len(spans), count, not own.stood_in)

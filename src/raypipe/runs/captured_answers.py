@@ -1,7 +1,7 @@
-"""Captured answers of an endpoint, and users' feedback on them, both kept in the endpoint's store.
+"""Captured answers of an endpoint, and users' feedback on the answers, both kept in the endpoint's store.
 
 The id of an answer holds its time and is signed with a secret of the store. Any gateway can therefore verify
-an id without a look-up. Reads and writes records and small files; runs nothing.
+an id without a look-up. Reads and writes records and small files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMAT = 1
 DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 random bits, 64 bits that sign them
 SECRET_BYTES = 32
 
-Said: TypeAlias = Literal["right", "wrong"]
+UserVerdict: TypeAlias = Literal["right", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,7 @@ class CapturedAnswer:
 
     def question(self, id: str) -> Question:
         """Returns the question with another id."""
-        cited = self.citations
-        if cited is not None:
-            cited = tuple(replace(c, question=id) for c in cited)
+        cited = self.citations and tuple(replace(c, question=id) for c in self.citations)
         return Question(id, self.query, self.body, self.asked_at, cited, where=self.where, turns=self.turns)
 
     def rests_on(self) -> tuple[list[str], list[str]]:
@@ -90,7 +88,7 @@ class Feedback:
     format: int
     answer_id: str
     at: float  # seconds since the epoch
-    verdict: Said | None  # None: the user gave only a text
+    verdict: UserVerdict | None  # None: the user gave only a text
     text: str | None  # the right answer in the user's words; None: not given
 
 
@@ -107,8 +105,7 @@ class AnswerIds:
         return head + self._mac(head, asker)
 
     def given_at(self, id: str, asker: str) -> float | None:
-        """Returns the answer's time (seconds since the epoch); None if the id was not drawn here for this
-        key."""
+        """Returns the answer's time (seconds since the epoch); None: the id was not drawn for this key."""
         head, mac = id[:-MAC_CHARS], id[-MAC_CHARS:]
         if len(id) != 8 + DRAWN_CHARS + MAC_CHARS or not id.isascii():
             return None
@@ -124,8 +121,7 @@ def share_of(answer_id: str) -> float:
 
 
 def answer_ids(store: Store) -> AnswerIds:
-    """Returns the signer with the store's secret; the first call makes the secret. Raises StoreError if the
-    store cannot be written, and StoreError if the secret's file is damaged."""
+    """Returns the signer with the store's secret, which the first call makes. Raises StoreError."""
     if claimed(store.files, CAPTURE_SECRET) is None:  # if several gateways start together, one makes it
         claim(store.files, CAPTURE_SECRET, secrets.token_bytes(SECRET_BYTES))
     secret = claimed(store.files, CAPTURE_SECRET)
@@ -140,17 +136,16 @@ def answer_ids(store: Store) -> AnswerIds:
 def captured_answers(store: Store, since: float) -> Iterator[CapturedAnswer]:
     """Yields the answers given at or after `since` (seconds since the epoch), in the order of writing."""
     names = segment_names(store.files, CAPTURED, since)
-    found = read_lines(store, CAPTURED, names, CapturedAnswer, FORMAT)
-    return (answer for answer in found if answer.at >= since)
+    return (a for a in read_lines(store, CAPTURED, names, CapturedAnswer, FORMAT) if a.at >= since)
 
 
 def feedback_since(store: Store, since: float) -> dict[str, list[Feedback]]:
     """Maps answer ids to the feedback written since then (seconds since the epoch), oldest first."""
-    found: dict[str, list[Feedback]] = {}
+    by_answer: dict[str, list[Feedback]] = {}
     names = segment_names(store.files, FEEDBACK, since)
     for feedback in read_lines(store, FEEDBACK, names, Feedback, FORMAT):
-        found.setdefault(feedback.answer_id, []).append(feedback)
-    return found
+        by_answer.setdefault(feedback.answer_id, []).append(feedback)
+    return by_answer
 
 
 def since_days(days: float, now: float | None = None) -> float:

@@ -1,14 +1,13 @@
 """Earlier work of a store that is still valid for a recipe: answers, parts of a killed run, cached values.
 
-The evidence of a question is the sources that it may search, with the missing ones. The evidence after
-indexing decides which questions an eval answers. A plan cannot know all of it: a source that is still to be
-parsed, split or embedded may fail again, and then an answer without it is still valid. Questions that may
-search such a source are planned in any case.
+The evidence of a question is the sources that it may search, with the missing sources. A plan cannot know all
+of it: a source that is still to be parsed, split or embedded may fail again, and then an answer without it is
+still valid. Questions that may search such a source are planned in any case.
 
 A stage makes no request about a row that a run answered with the same chain of stages, if all replies are
-still cached. Replies may be missing if a memo table has lost values (`store.memo.disk`), or if replies of a
-graph have expired. To find out, the stage runs over the stored answer with cached values only. Nothing here
-sends a request.
+still cached. A table of the memo (the cache) may have lost values (`store.memo.disk`), and replies of a graph
+expire. To find out, the stage runs over the stored answer with cached values only. Nothing here sends a
+request.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ from raypipe.store.parts import staged
 from raypipe.store.sources import by_source
 
 
-def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
+def unfinished_ids(store: Store, what: str, table: str, missing: Ids) -> Ids:
     """Returns the ids in unfinished parts of a killed run, then the missing ids that the run had not planned.
     Without a killed run, returns `missing`. `what`: name of the work."""
     run = begun(store, what)
@@ -55,10 +55,12 @@ def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
     return run.ids_of(part for part in run.parts if part not in here).joined(missing.without(run.ids))
 
 
-def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: Sequence[str]) -> list[str]:
-    """Returns the ids of questions in unfinished parts of a killed run, then other missing ids. Omits missing
-    questions that a finished part of that run answers from the present evidence. Without a killed run,
-    returns `missing`. `keys`: answer key -> question id."""
+def unfinished_answers(
+    store: Store, work_id: str, keys: Mapping[str, str], missing: Sequence[str]
+) -> list[str]:
+    """Returns the ids of questions in unfinished parts of a killed run, then other missing ids without an
+    answer in its finished parts. Without a killed run, returns `missing`. `keys`: answer key -> question
+    id."""
     run = begun(store, work_id)
     if run is None or committed(store, "answers", run.name) is not None:
         return list(missing)
@@ -71,17 +73,17 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
 def answered_by(
     store: Store, recipe: str, evidence: Mapping[str, tuple[str, str]]
 ) -> tuple[set[str], set[str]]:
-    """Returns two sets of question ids: those with a stored answer by a recipe from the present evidence, and
-    those among them whose answer has no fault and no reply with a fault. A fault may have kept a stage from
-    its requests, and a faulty reply may not be cached. `recipe`: its digest. `evidence`: question id -> row
-    key, and digest of missing evidence (`AnswerSources`)."""
+    """Returns the ids of questions with a stored answer by a recipe from the present evidence, and of those
+    without any fault: a fault may have kept a stage from its requests, and a faulty reply may not be cached.
+    `recipe`: its digest. `evidence`: question id -> row key, and digest of missing evidence
+    (`AnswerSources`)."""
     keys = {recipe_tables.answer_key(recipe, id, *of): id for id, of in evidence.items()}
     table = rows(store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
     fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
     replies = fine["replies"]
     column = pa.concat_arrays(replies.chunks) if replies.num_chunks else pa.array([], replies.type)
-    broke = pc.equal(pc.struct_field(column.items, "label"), FAULT).to_numpy(zero_copy_only=False)
-    before, offsets = np.concatenate([[0], np.cumsum(broke)]), column.offsets.to_numpy()
+    failed = pc.equal(pc.struct_field(column.items, "label"), FAULT).to_numpy(zero_copy_only=False)
+    before, offsets = np.concatenate([[0], np.cumsum(failed)]), column.offsets.to_numpy()
     fine = fine.filter(pa.array(before[offsets[1:]] == before[offsets[:-1]]))
     of_any, of_fine = ({keys[k] for k in arrow.id_texts(t["key"])} for t in (table, fine))
     return of_any, of_fine
@@ -92,9 +94,9 @@ class Unanswered:
     """Questions that an eval may have to answer."""
 
     sources: recipe_tables.AnswerSources  # evidence, if only sources with a stored fault remain incomplete
-    ids: tuple[str, ...]
-    pending: frozenset[str]  # questions with sources that are still to be parsed, split or embedded
-    again: frozenset[str]  # part of `ids`: this recipe answered them before, perhaps without some sources
+    ids: Sequence[str]
+    pending: set[str]  # questions with sources that are still to be parsed, split or embedded
+    again: set[str]  # part of `ids`: this recipe answered them before, perhaps without some sources
 
 
 def unanswered(
@@ -103,32 +105,32 @@ def unanswered(
     """Finds the questions that an eval may have to answer. `wanted`: sources that these questions may search,
     including sources to be ingested; `fresh`: True: all questions are answered again."""
     store, tables = pipeline.store, recipe_tables.table_labels(pipeline.recipe)
-    stays: dict[str, Ids] = {}  # table label -> sources that failed for good, so stay incomplete
+    failed: dict[str, Ids] = {}  # table label -> sources that failed for good, so stay incomplete
     coming: list[Ids] = []  # sources that will be processed further
     lacks = recipe_tables.lacking(store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
     for label, lack in lacks.items():
-        failed = Ids.of(failed_ids(store, {tables[label]}))
-        if len(mine := lack.where(stand_in(lack.array, failed.array))):
-            stays[label] = mine
-        if len(more := lack.without(failed)):
+        dead = Ids.of(failed_ids(store, {tables[label]}))
+        if len(mine := lack.where(stand_in(lack.array, dead.array))):
+            failed[label] = mine
+        if len(more := lack.without(dead)):
             coming.append(more)
-    sources = recipe_tables.answer_sources(snapshot, by_source(stays), pipeline.recipe)
+    sources = recipe_tables.answer_sources(snapshot, by_source(failed), pipeline.recipe)
     cited = {q.id: None if sources.everything else q.sources() for q in questions}
     named = Ids.of(dict.fromkeys(s for own in cited.values() for s in own or ()))
     soon = {s for some in coming for s in named.where(stand_in(named.array, some.array))}
     search = ((q, coming if own is None else soon.intersection(own)) for q, own in cited.items())
-    pending = frozenset(q for q, more in search if more)
+    pending = {q for q, more in search if more}
     ids = [q.id for q in questions]
     if not fresh:
         keys = pipeline.keys(questions, sources)
-        due = left_answers(store, pipeline.answers_work_id(snapshot), keys, pipeline.unanswered(keys))
+        due = unfinished_answers(store, pipeline.answers_work_id(snapshot), keys, pipeline.unanswered(keys))
         ids = list(dict.fromkeys([*due, *(i for i in ids if i in pending)]))
-    recipe, again = pipeline.recipe.digest(), frozenset[str]()
+    recipe, again = pipeline.recipe.digest(), set[str]()
     if ids and store.count("answers", f"recipe = X'{recipe}'"):
-        found = arrow.with_id_texts(store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist())
-        before = {(r["id"], r["row"]) for r in found if r["recipe"] == recipe}
-        again = frozenset(q.id for q in questions if (q.id, sources.row(q)) in before)
-    return Unanswered(sources, tuple(ids), pending, again)
+        rows = arrow.with_id_texts(store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist())
+        before = {(r["id"], r["row"]) for r in rows if r["recipe"] == recipe}
+        again = {q.id for q in questions if (q.id, sources.row(q)) in before}
+    return Unanswered(sources, ids, pending, again)
 
 
 AHEAD_S = 3600.0
@@ -150,9 +152,9 @@ def in_doubt(store: Store, step: Step) -> bool:
 
 def lost_answers(pipeline: Pipeline, stage: Stage[Step], keys: Sequence[str]) -> dict[str, str]:
     """Applies `uncached` to the stored answers with these keys: question id -> reason."""
-    rows = (pipeline.store.rows("answers", "key", some) for some in batches(keys, AT_ONCE))
-    stored = (q for some in rows for q in arrow.question.records(some))
-    return uncached(pipeline, stage, stored, lambda: time.time() + AHEAD_S)
+    stored = (pipeline.store.rows("answers", "key", some) for some in batches(keys, AT_ONCE))
+    answered = chain.from_iterable(map(arrow.question.records, stored))
+    return uncached(pipeline, stage, answered, lambda: time.time() + AHEAD_S)
 
 
 def uncached(
@@ -172,7 +174,7 @@ def uncached(
             return "expired" if isinstance(e, NoReply) and domain_of(e.path) in refreshed else "lost"
         return ""
 
-    async def found() -> dict[str, str]:
+    async def reasons() -> dict[str, str]:
         whys = dict[str, str]()
         for some in batches(filter(stage.admits, answered), AT_ONCE):
             each = await asyncio.gather(*map(lacks, some))
@@ -180,7 +182,7 @@ def uncached(
         await here.close()
         return whys
 
-    return asyncio.run(found())
+    return asyncio.run(reasons())
 
 
 def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
@@ -209,10 +211,10 @@ def overlap(a: str, b: str) -> bool:
 def behind_index(recipe: Recipe) -> frozenset[str]:
     """Returns the names of the stages whose requests may change when a missing source arrives. Such a stage
     searches or reads passages, or reads a field that such a stage before it writes."""
-    found, written = set[str](), set[str]()
+    behind, written = set[str](), set[str]()
     for stage in recipe.question:
         reads = stage.step.reads() | stage.gate_reads()
         if any(r.startswith("index.") for r in stage.step.reads()) or not written.isdisjoint(reads):
-            found.add(stage.name)
+            behind.add(stage.name)
             written |= stage.step.writes()
-    return frozenset(found)
+    return frozenset(behind)
