@@ -35,7 +35,7 @@ from raypipe.runs.prune import prune
 from raypipe.runs.record import read
 from raypipe.runs.release import history, promote, releases
 from raypipe.store import Store
-from raypipe.store.keep import tables
+from raypipe.store.housekeeping import tables
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS, PAGES, PAGE_CHARS = 4, 3, 1500

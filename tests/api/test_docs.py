@@ -30,7 +30,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
 from raypipe.steps.chats import CHARS_PER_TOKEN
 from raypipe.store import Store
-from raypipe.store.keep import tables
+from raypipe.store.housekeeping import tables
 
 pytestmark = pytest.mark.slow
 

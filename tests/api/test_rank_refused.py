@@ -9,7 +9,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.store import Store
-from raypipe.store.keep import tables
+from raypipe.store.housekeeping import tables
 
 
 @pytest.mark.parametrize(("document", "query"), [("manual 7", "q1"), ("d1", "q\t1"), ("d\u00a01", "q1")])

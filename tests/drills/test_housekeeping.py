@@ -30,7 +30,7 @@ from raypipe.serving.answerer import Answerer
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store, StoreError, begin, end, read_now, sweep
 from raypipe.store.files import need
-from raypipe.store.keep import clean, compact, tables, unfinished
+from raypipe.store.housekeeping import clean, compact, tables, unfinished
 from raypipe.store.lease import FORGOTTEN_S, STALE_S
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from raypipe.evaluation.report.experiments import print_points, print_sweep
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.plan import planner
-from raypipe.store.keep import tables
+from raypipe.store.housekeeping import tables
 
 VALUES = ["split.parent_chars=500,700", "rerank.top=5,10"]
 PRICES = Prices(machines=1.0, unpriced=())

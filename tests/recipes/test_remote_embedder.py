@@ -26,8 +26,8 @@ from raypipe.recipes.executor import QuestionExecutor
 from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 from raypipe.store import Store
+from raypipe.store.housekeeping import tables
 from raypipe.store.index import LanceIndex
-from raypipe.store.keep import tables
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from raypipe.runs.release import history, live, promote
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Reading, Store, StoreError
 from raypipe.store.files import Files
-from raypipe.store.keep import keep_only, rewrite_deleted
+from raypipe.store.housekeeping import keep_only, rewrite_deleted
 
 pytestmark = pytest.mark.slow
 

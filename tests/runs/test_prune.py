@@ -23,8 +23,8 @@ from raypipe.runs.release import promote, releases, rollback
 from raypipe.store import Store, StoreError, begin, commit, write_part
 from raypipe.store.adapters import RECIPE, adapter_folder, adapter_names, put_adapter, training_lease
 from raypipe.store.files import ANSWER_KEYS, CAPTURED, HALF_WRITTEN_S, RECORDS, RELEASES, Files
+from raypipe.store.housekeeping import disk_bytes, free, tag, tagged, unfinished
 from raypipe.store.ids import Ids
-from raypipe.store.keep import disk_bytes, free, tag, tagged, unfinished
 from raypipe.store.segments import write_segment
 from raypipe.store.sources import sizes
 

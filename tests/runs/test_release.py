@@ -20,8 +20,8 @@ from raypipe.runs.prune import prune
 from raypipe.runs.record import read
 from raypipe.runs.release import live, promote, releases, rollback, summary
 from raypipe.store import Store, StoreError
+from raypipe.store.housekeeping import drop, tagged
 from raypipe.store.index import LanceIndex
-from raypipe.store.keep import drop, tagged
 
 pytestmark = pytest.mark.slow
 

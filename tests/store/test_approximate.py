@@ -20,8 +20,8 @@ from raypipe.core.records import source_id
 from raypipe.evaluation.ann import recall_over, share
 from raypipe.runs.pipeline.recipe_tables import AnnStage, RecallTooLow, require_recall
 from raypipe.store import PASSAGES, Store, vectors_schema
+from raypipe.store.housekeeping import clean, compact, tag
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec
-from raypipe.store.keep import clean, compact, tag
 from raypipe.store.vector_search import ann_index, build_ann, keep_recall, near, recall_of, require_ann
 
 DIM, ROWS = 32, 9000

@@ -31,8 +31,8 @@ from raypipe.store import (
     write_part,
 )
 from raypipe.store.commit import append
+from raypipe.store.housekeeping import compact, free_table, unfinished
 from raypipe.store.ids import Ids
-from raypipe.store.keep import compact, free_table, unfinished
 from raypipe.store.parts import PLAN_BATCH, read_record
 
 pytestmark = pytest.mark.slow
@@ -334,7 +334,7 @@ def test_a_task_reads_its_own_ids_alone_from_the_plan_of_its_run(store):
             run.rows(none)
     end(store, "work")
     assert store.files.names("_runs/ids") == []
-    with pytest.raises(StoreError, match="another command ended run"):
+    with pytest.raises(StoreError, match="another command ended this run"):
         tasks[0].with_ids(store)
 
 

@@ -9,7 +9,7 @@ from storerows import hex_id, passage_rows
 from raypipe.core.arrow import id_texts
 from raypipe.store import Store, commit, write_part
 from raypipe.store.files import Files, boot
-from raypipe.store.keep import tag, tagged
+from raypipe.store.housekeeping import tag, tagged
 
 pytestmark = pytest.mark.slow
 

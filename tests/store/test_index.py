@@ -197,7 +197,7 @@ def test_what_pages_hide_is_known_by_source(index, corpus):
 
 def test_texts_that_do_not_say_what_is_hidden_are_refused(corpus):
     index = MemoryIndex(corpus[0].drop(["hidden"]), corpus[1], {})
-    with pytest.raises(ConfError, match="do not record what their pages hide"):
+    with pytest.raises(ConfError, match="have no column 'hidden'"):
         run(index.hidden([NOWHERE]))
 
 
@@ -207,7 +207,7 @@ def test_blocks_are_known_by_source_and_texts_without_them_are_refused(index, co
     expected = [tuple(Block(**b) for b in rows.get(n, [])) for n in names]
     assert run(index.blocks(names[::-1])) == expected[::-1]
     assert sum(map(len, expected)) > 10
-    with pytest.raises(ConfError, match="where their blocks begin and end: index again"):
+    with pytest.raises(ConfError, match="have no column 'blocks': index again"):
         run(MemoryIndex(corpus[0].drop(["blocks"]), corpus[1], {}).blocks([NOWHERE]))
 
 

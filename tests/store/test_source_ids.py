@@ -12,8 +12,8 @@ from raypipe.core.arrow import DIGEST, id_column
 from raypipe.core.records import Source, source_id
 from raypipe.store import Store, put
 from raypipe.store.files import CORPUS_SUMS, COVERAGE
+from raypipe.store.housekeeping import compact
 from raypipe.store.ids import HASHED, Ids, looked_up, repeats, stand_in
-from raypipe.store.keep import compact
 from raypipe.store.sources import all_sources, corpus_sum, lacked, noted, sum_of
 
 

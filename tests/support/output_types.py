@@ -112,13 +112,7 @@ Call = record(
 CallSlice = record("_CallSlice", label=str, value=str, measures=list[CallRate])
 
 
-LabelledPath = record(
-    "_LabelPath",
-    "",
-    LabelPath,
-    about=str,  # how a question gets there
-    label=str,  # what it is labelled with; "": nothing
-)
+LabelledPath = record("_LabelPath", "", LabelPath)
 LabelsOutput = printed(
     "LabelsOutput",
     "`labels --json`.",

@@ -50,7 +50,7 @@ from raypipe.serving.key_filters import key_filters_in, read_key_filters
 from raypipe.serving.query import AnswererProtocol
 from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.store import Store, StoreError
-from raypipe.store.index import fields_now
+from raypipe.store.fields import fields_now
 from raypipe.text.filters import ConditionError
 
 if TYPE_CHECKING:

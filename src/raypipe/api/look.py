@@ -31,8 +31,7 @@ from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.record import Run, answer_keys, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
-from raypipe.store.fields import Field
-from raypipe.store.index import fields_now
+from raypipe.store.fields import Field, fields_now
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -31,7 +31,7 @@ from raypipe.runs.record import Run, find, read
 from raypipe.runs.release import Release, ReleaseLine, end_releases, summary
 from raypipe.store import Store, StoreError
 from raypipe.store.files import FORGETTING
-from raypipe.store.keep import DiskBytes, disk_bytes, unfinished
+from raypipe.store.housekeeping import DiskBytes, disk_bytes, unfinished
 from raypipe.store.memo.disk import merge_memo, note_loss
 from raypipe.store.segments import read_record, write_record
 from raypipe.store.sources import merge_sizes

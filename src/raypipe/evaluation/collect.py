@@ -48,7 +48,8 @@ from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched, searche
 from raypipe.runs.record import find
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
-from raypipe.store.index import LanceIndex, folder_roots, layouts_at, layouts_of
+from raypipe.store.fields import layouts_at, layouts_of
+from raypipe.store.index import LanceIndex, folder_roots
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions
 from raypipe.store.memo.lookup import ChatRecorder

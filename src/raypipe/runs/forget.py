@@ -27,12 +27,13 @@ from raypipe.core.records import digest
 from raypipe.runs.pipeline.ingest_staging import FORMAT, Tombstone, tombstones
 from raypipe.runs.release import adapters_named, releases, roots
 from raypipe.store import Store, StoreError, read_now
+from raypipe.store.fields import PARTS
+from raypipe.store.housekeeping import tables, tagged, versions
 from raypipe.store.ids import rows
-from raypipe.store.keep import tables, tagged, versions
 from raypipe.store.memo.disk import memo_tables
 from raypipe.store.memo.lookup import lookup
 from raypipe.store.memo.memo import MemoTable, score_keys, vector_keys
-from raypipe.store.text_places import PARTS, Gone, holding
+from raypipe.store.text_places import Gone, holding
 from raypipe.text.replies import UnreadableReply, placed, read_text
 from raypipe.text.thoughts import answer_of
 
@@ -221,7 +222,7 @@ class _Search:
     def _rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
         """Yields the rows of all named versions of a table, and deleted rows that its files still hold."""
         for version in sorted(self.named.get(table, ())):
-            for batch in self.store.with_deleted(table, columns, version, AT_ONCE):
+            for batch in self.store.batches(table, columns, AT_ONCE, version, deleted=True):
                 yield from with_id_texts(batch.to_pylist())
 
     def _target_rows(self, kind: str) -> Iterator[dict[str, Any]]:

@@ -32,8 +32,9 @@ from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.ingest_staging import cited_sources
 from raypipe.runs.record import Run, answer_keys, remove, remove_keys_without_record
-from raypipe.store import Store, StoreError, adapters, keep, read_now, sweep
-from raypipe.store.files import INGESTED
+from raypipe.store import Store, StoreError, adapters, read_now, sweep
+from raypipe.store import housekeeping as keep
+from raypipe.store.files import INGESTED, TRAININGS
 from raypipe.store.ids import filters
 from raypipe.store.memo.disk import note_loss
 from raypipe.store.memo.memo import expired
@@ -199,7 +200,7 @@ def _remove(
         adapters.remove_adapter(store.files, name)
     for training in names["training"]:
         with adapters.training_lease(store.files, training, "prune"):
-            adapters.remove_training(store.files, training)
+            store.files.remove_folder(f"{TRAININGS}/{training}")
     older = [r for r in roots.runs if r.run in names["run"]]
     for where in filters("_rowid", old_faults(store, set(keep.tables(store)), older)):
         store.dataset("faults").delete(where)

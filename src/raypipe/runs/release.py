@@ -30,8 +30,8 @@ from raypipe.runs.pipeline.recipe_tables import searched_at
 from raypipe.runs.record import Run, answer_keys, recent
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.files import LIVE, RELEASES
+from raypipe.store.housekeeping import tables, tag, untag
 from raypipe.store.index import IndexSpec
-from raypipe.store.keep import tables, tag, untag
 from raypipe.store.memo.memo import replies_of, request_replies_of
 from raypipe.store.segments import read_record, write_record
 from raypipe.store.tables import check_run

@@ -30,14 +30,9 @@ def training_lease(files: Files, run: str, owner: str) -> Lease:
     return Lease(files, f"finetune-{run[:_RUN_CHARS]}", owner)
 
 
-def remove_training(files: Files, run: str) -> None:
-    """Removes the checkpoints of a training; missing ones are no error."""
-    files.remove_folder(f"{TRAININGS}/{run}")
-
-
 def abandoned_trainings(files: Files, now: float, kept_s: float) -> tuple[list[str], list[str]]:
-    """Lists trainings and incomplete adapter folders that no process holds, and whose newest file is older
-    than `kept_s` seconds. Until then the same command would resume the training."""
+    """Lists trainings, and incomplete adapter folders, that no process holds and whose newest file is older
+    than `kept_s` seconds. The command of a younger training may resume it."""
 
     def old(folder: str, run: str) -> bool:
         newest = files.newest(folder)

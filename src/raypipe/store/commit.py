@@ -1,8 +1,8 @@
 """Exactly-once commit of all parts of a run: idempotent across retries and concurrent drivers.
 
 The Lance transaction carries the run's name, so a later process sees that the run was committed. Lance lets
-two independent appends both succeed. So each commit checks the table's history afterwards. It withdraws rows
-of a run that were committed twice, or that another run had added meanwhile. No clock and no lease matters.
+two independent appends both succeed. So each commit checks the table's history afterwards, and withdraws rows
+that were committed twice, or that another run had added meanwhile. No clock and no lease matters.
 
 A commit that replaces rows removes the older rows of its units (values of the table's unit column) in the
 same transaction. A reader, or the process that starts after a kill, finds the old rows or the new ones.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import lance
@@ -28,7 +29,7 @@ from lance.file import LanceFileReader
 from raypipe.core.arrow import id_column, id_texts
 from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
-from raypipe.store.ids import Ids, gathered, present, repeats, rows, stand_in
+from raypipe.store.ids import Ids, gathered, present, repeats, rows
 from raypipe.store.parts import Record, data_files, drop_records, need_record, write_part
 from raypipe.store.tables import checked, kind_of
 
@@ -47,25 +48,23 @@ def committed(store: Store, table: str, run: str) -> int | None:
 def commit(
     store: Store, table: str, run: str, parts: Iterable[str], replace: bool = False, gone: Sequence[str] = ()
 ) -> int:
-    """Commits all parts of a run to a table in one transaction, unless it was committed before. Then
+    """Commits all parts of a run to a table in one transaction, unless the run was committed before. Then
     refreshes the indexes and removes the completion records. Returns the version to read. `replace`: also
     removes older rows with the units of the parts, or with the units `gone`.
 
     Raises StoreError, and leaves the table unchanged, if a part is not done, a file is missing, or two parts
-    have a unit in common. Raises AddedMeanwhile, and discards the parts, if another run added some of the
-    units.
+    have a unit in common. Raises AddedMeanwhile, and discards the parts, if another run added units of them.
     """
     checked_at = None
     with reaching(store.table_uri(table)), store.durable(table):
         if committed(store, table, run) is None:
             records = {part: need_record(store, table, run, part) for part in parts}
-            fragments = [f for r in records.values() for f in r.fragments]
             if replace:
-                checked_at = _replace(store, table, run, records, fragments, gone)
+                checked_at = _replace(store, table, run, records, gone)
             else:
                 checked_at, units = _check_staged(store, table, run, records)
                 _check_new(store, table, run, store.dataset(table, checked_at), units)
-                append(store, table, run, fragments, checked_at)
+                append(store, table, run, _fragments(records), checked_at)
         _settle(store, table, run, checked_at)
         store.index(table)
     drop_records(store, table, run)
@@ -86,13 +85,12 @@ def transact(
     lance.LanceDataset.commit(store.table_uri(table), transaction)
 
 
+def _fragments(records: dict[str, Record]) -> list[lance.FragmentMetadata]:
+    return [f for record in records.values() for f in record.fragments]
+
+
 def _replace(
-    store: Store,
-    table: str,
-    run: str,
-    records: dict[str, Record],
-    fragments: list[lance.FragmentMetadata],
-    gone: Sequence[str],
+    store: Store, table: str, run: str, records: dict[str, Record], gone: Sequence[str]
 ) -> int | None:
     """Commits a run's fragments and removes the older rows of the same units. Returns the version against
     which it committed; None if another driver committed the run first."""
@@ -105,12 +103,10 @@ def _replace(
         there = units.where(present(dataset, unit, units.array)).array
         old = rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy()
         removed, updated = without_rows(dataset, old)
-        operation = lance.LanceOperation.Update(removed, updated, fragments)
-        try:
+        operation = lance.LanceOperation.Update(removed, updated, _fragments(records))
+        with suppress(CommitConflictError):  # another driver changed the same fragments: check again
             transact(store, table, run, operation, checked_at)
             return checked_at
-        except CommitConflictError:  # another driver changed the same fragments: check again
-            continue
     return None
 
 
@@ -154,8 +150,8 @@ def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
             came.setdefault(properties[_RUN], []).append(version)
         if _WITHDRAWN in properties:
             withdrawn.add(int(properties[_WITHDRAWN]))
-    left = {run: [v for v in versions if v not in withdrawn] for run, versions in came.items()}
-    return {run: versions for run, versions in left.items() if versions}
+    stay = {run: [v for v in versions if v not in withdrawn] for run, versions in came.items()}
+    return {run: versions for run, versions in stay.items() if versions}
 
 
 def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]) -> tuple[int, pa.Array]:
@@ -185,25 +181,15 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
     return version, added
 
 
-def _check_new(
-    store: Store,
-    table: str,
-    run: str,
-    dataset: lance.LanceDataset,
-    added: pa.Array,
-    known: pa.Array | None = None,
-) -> None:
-    """Raises AddedMeanwhile, and discards the run's parts, if a table has some added units that are not
-    `known`."""
+def _check_new(store: Store, table: str, run: str, dataset: lance.LanceDataset, added: pa.Array) -> None:
+    """Raises AddedMeanwhile, and discards the run's parts, if a table has some of the added units."""
     if (unit := kind_of(table).unit) is None:
         return
-    asked = added if known is None else added.filter(pc.invert(stand_in(added, known)))
-    if there := pc.sum(present(dataset, unit, asked)).as_py():
+    if there := pc.sum(present(dataset, unit, added)).as_py():
         drop_records(store, table, run)
         raise AddedMeanwhile(
-            f"{table}: {there} of {len(added)} values of {unit} that run {run} would add are already in the "
-            "table: another run added them meanwhile. None of this run's rows were kept. Run the command "
-            "again: it plans what is still missing"
+            f"{table}: another run meanwhile added {there} of {len(added)} values of {unit} that run {run} "
+            "would add. None of this run's rows were kept. Run the command again: it plans what is missing"
         )
 
 
@@ -221,13 +207,13 @@ def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
     try:
         kind = kind_of(table).columns.field(unit).type
         units = gathered((some for column in new for some in column.chunks), kind).unique()
-        # Units that the table had when the commit was prepared: the commit replaced their rows. A commit that
-        # only appends has no such units.
+        # The commit replaced the rows of units that the table had when it was prepared. A commit that only
+        # appends has no such units.
         properties = store.dataset(table).read_transaction(first).transaction_properties
-        known = units.slice(0, 0)
         if _READ in properties:
-            known = units.filter(present(store.dataset(table, int(properties[_READ])), unit, units))
-        _check_new(store, table, run, store.dataset(table, first - 1), units, known)
+            read = store.dataset(table, int(properties[_READ]))
+            units = units.filter(pc.invert(present(read, unit, units)))
+        _check_new(store, table, run, store.dataset(table, first - 1), units)
     except AddedMeanwhile:
         _withdraw(store, table, first)
         raise
@@ -250,15 +236,13 @@ def _withdraw(store: Store, table: str, version: int) -> None:
         operation = lance.LanceOperation.Delete([], here, "withdrawn by raypipe")
         properties = {_WITHDRAWN: str(version)}
         transaction = lance.Transaction(dataset.version, operation, transaction_properties=properties)
-        try:
+        with suppress(CommitConflictError):  # another driver was faster: check again
             lance.LanceDataset.commit(store.table_uri(table), transaction)
             return
-        except CommitConflictError:  # another driver was faster: check again
-            continue
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedRows:
     """Effect of the rows that a commit with `replace` brings."""
 
     added: tuple[str, ...]  # ids
@@ -266,7 +250,7 @@ class Staged:
     equal: int
 
 
-def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Staged:
+def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> StagedRows:
     """Writes new and changed rows for an ingested table as a part of a run, if there are any."""
     [id] = kind_of(table).key
     rows = checked(table, store.dataset(table).schema, rows)
@@ -279,10 +263,10 @@ def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Stag
         changed = [name for name in there if stored[name] != given[name]]
     if fresh or changed:
         write_part(store, table, run, part, _named(rows, id, [*fresh, *changed]), {})
-    return Staged(tuple(fresh), tuple(changed), len(there) - len(changed))
+    return StagedRows(tuple(fresh), tuple(changed), len(there) - len(changed))
 
 
-def put(store: Store, table: str, rows: pa.Table) -> Staged:
+def put(store: Store, table: str, rows: pa.Table) -> StagedRows:
     """Puts rows into one of the ingested tables, with one commit. After a kill, put the same rows again."""
     run = uuid.uuid4().hex
     staged = stage(store, table, run, "0", rows)

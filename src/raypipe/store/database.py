@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from raypipe.core.arrow import ADDED
 from raypipe.store import ids as lookups
-from raypipe.store.errors import StoreError, StoreUnavailable, is_of_the_place, reaching, says_absent
-from raypipe.store.files import FORGETTING, MARK, Files, durable, restore, restore_all
+from raypipe.store.errors import NO_PLACE, StoreError, StoreUnavailable, reaching, says_absent
+from raypipe.store.files import CHANGING, FORGETTING, MARK, Files, durable, restore
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 
@@ -78,11 +78,10 @@ class Store:
 
     @contextmanager
     def lease(self, name: str, owner: str, forgetting: bool = False, wait_s: float = 0.0) -> Iterator[None]:
-        """Holds a lease while the block runs: `with store.lease("driver", "eval local"): ...`. Takes nothing
+        """Holds a lease while the block runs: `with store.lease("driver", "eval local"): ...`. Does nothing
         if this Store object holds the lease already: an eval holds it over all phases, and each phase takes
-        it, too. Raises StoreError, with the holder's name, if another process still holds it after `wait_s`
-        seconds. While an interrupted forget is unfinished, part of its text may remain: then only a forget
-        (`forgetting`) gets the driver's lease, and others get StoreError."""
+        it, too. Raises StoreInUse if another process still holds the lease after `wait_s` seconds. While a
+        forget is unfinished, only a forget (`forgetting`) gets the driver's lease; others get StoreError."""
         if name in self._held:
             yield
             return
@@ -90,7 +89,8 @@ class Store:
             self._held.add(name)
             try:
                 if name == DRIVER:
-                    restore_all(self.files)
+                    for note in self.files.names(CHANGING) if self.files.local else ():
+                        restore(self.files, note.removesuffix(".json"))
                     self._add_columns()
                     if not forgetting:
                         self.require_forgotten()
@@ -102,10 +102,8 @@ class Store:
         """Adds the columns of later formats to older tables; reads and writes no data file."""
         for table in BASE:
             wanted = [f for f in kind_of(table).columns if f.name in ADDED]
-            if not wanted or not self.has(table):
-                continue
-            there = self.dataset(table)
-            if lacking := [f for f in wanted if f.name not in there.schema.names]:
+            there = self.dataset(table) if wanted and self.has(table) else None
+            if there is not None and (lacking := [f for f in wanted if f.name not in there.schema.names]):
                 with reaching(there.uri), self.durable(table):
                     there.add_columns(pa.schema(lacking))
 
@@ -202,28 +200,15 @@ class Store:
         rows: int = lookups.SCAN_ROWS,
         version: int | None = None,
         filter: str | None = None,
+        deleted: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yields a table's rows at a version (None: the newest) that match a filter, at most `rows` per
-        batch."""
+        batch. `deleted`: also yields deleted rows that are still in the files."""
+        options: dict[str, Any] = {"include_deleted_rows": True, "with_row_id": True} if deleted else {}
+        options |= {"batch_size": rows, "batch_readahead": lookups.READ_AHEAD}
         with reaching(self.table_uri(table)):
-            dataset = self.dataset(table, version)
             wanted = columns and list(columns)
-            ahead = lookups.READ_AHEAD
-            found = iter(dataset.to_batches(wanted, filter, batch_size=rows, batch_readahead=ahead))
-        while True:
-            with reaching(self.table_uri(table)):
-                batch = next(found, None)
-            if batch is None:
-                return
-            yield batch
-
-    def with_deleted(
-        self, table: str, columns: Sequence[str], version: int, rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields a version's rows, `rows` per batch at most, and deleted rows that are still in its files."""
-        with reaching(self.table_uri(table)):
-            options = {"include_deleted_rows": True, "with_row_id": True, "batch_size": rows}
-            yield from self.dataset(table, version).scanner(list(columns), **options).to_batches()
+            yield from self.dataset(table, version).scanner(wanted, filter, **options).to_batches()
 
     def missing(self, table: str, column: str, ids: Sequence[str]) -> list[str]:
         """Returns the ids that do not occur in a column, in their order."""
@@ -268,16 +253,12 @@ class Store:
         """Raises StoreError if a scalar index of the table is missing; an empty table needs none."""
         dataset = self.dataset(table, version)
         with reaching(dataset.uri):
-            there = _btrees(dataset) if dataset.count_rows() else None
-        if there is None:
-            return
-        for column in kind_of(table).indexes:
-            if column not in there:
-                raise StoreError(
-                    f"table {table} at {self.uri} has no BTREE index on {column}: each question would read "
-                    f"all {dataset.count_rows()} rows. `raypipe eval RECIPE --until index --store "
-                    f"{self.uri}` builds it"
-                )
+            rows, there = dataset.count_rows(), _btrees(dataset)
+        if rows and (lacking := [c for c in kind_of(table).indexes if c not in there]):
+            raise StoreError(
+                f"table {table} at {self.uri} has no BTREE index on {lacking[0]}: each question would read "
+                f"all {rows} rows. `raypipe eval RECIPE --until index --store {self.uri}` builds it"
+            )
 
 
 @contextmanager
@@ -286,12 +267,12 @@ def _place(uri: str, what: str) -> Iterator[None]:
     try:
         yield
     except StoreUnavailable as e:
-        if not is_of_the_place(e):
+        cause = str(e.__cause__)
+        if not NO_PLACE.search(cause):
             raise
-        why = "its bucket does not exist" if "ucket" in str(e.__cause__) else e.__cause__
+        why = "its bucket does not exist" if "ucket" in cause else cause
         raise StoreError(
-            f"no store can be {what} at {uri}: {why}. Name another place with --store, or make it "
-            f"one that exists and can be written"
+            f"no store can be {what} at {uri}: {why}. Name a --store that exists and can be written"
         ) from e
 
 

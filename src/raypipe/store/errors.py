@@ -16,7 +16,7 @@ import pyarrow as pa
 from raypipe.core.errors import DiskFull, RaypipeError, Unavailable, is_full
 
 SHOWN = 2000  # characters of an error that a message repeats
-_PLACE = re.compile(
+NO_PLACE = re.compile(  # a file blocks the path, it is read-only, or its bucket is missing
     r"Permission denied|Not a directory|Is a directory|File exists|Read-only file system|NoSuchBucket"
     r"|[Bb]ucket '[^']{1,63}' not found|bucket does not exist|Unrecognized filesystem type"
 )
@@ -40,12 +40,6 @@ class AddedMeanwhile(StoreError):
 
 class StoreUnavailable(Unavailable, OSError):
     """A store that cannot be read or written now: an object store refuses, a file is truncated or missing."""
-
-
-def is_of_the_place(error: StoreUnavailable) -> bool:
-    """Returns whether an address can hold no store: a file blocks the path, it is read-only, or its bucket is
-    missing."""
-    return _PLACE.search(str(error.__cause__)) is not None
 
 
 def says_absent(error: ValueError) -> bool:

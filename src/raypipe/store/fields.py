@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -29,12 +29,16 @@ from lance import LanceDataset
 from raypipe.core import arrow
 from raypipe.core.arrow import id_column, id_texts
 from raypipe.core.config import did_you_mean
-from raypipe.core.records import Citation
+from raypipe.core.records import Citation, Layout
+from raypipe.store.database import Store
 from raypipe.store.errors import reaching
-from raypipe.store.ids import HEX
+from raypipe.store.ids import HEX, rows
 from raypipe.text.filters import ConditionError, Filters, Node, Test, host_matches, parse, tests_of
 from raypipe.text.spans import DAY_IN_NAME
 
+LAYOUTS = "layouts"  # the table of layouts
+NAMED = ("documents", "questions")
+"""Tables that record, with `layouts`, the places of sources and their fields."""
 FieldType: TypeAlias = Literal["text", "number", "boolean", "date"]
 PARTS: Final = ("page", "snippet", "name")  # the parts of a citation that are sources
 OF_ALL: Final = ("url", "host", "folder", "title", "date")  # fields of every row
@@ -111,7 +115,7 @@ class SourceFields:
     @classmethod
     def of(cls, citations: Sequence[Citation]) -> SourceFields:
         """Builds the places from citations only, such as those of a request."""
-        return cls(_of_citations(_structs(citations)))
+        return cls(_of_citations(arrow.citation.table(citations).to_struct_array().combine_chunks()))
 
     def none(self) -> SourceFields:
         return SourceFields(self._rows.slice(0, 0))
@@ -149,7 +153,7 @@ class SourceFields:
         by those of a document with the same text and the same url."""
         if not filters or not citations:
             return tuple(citations)
-        own, here = _of_citations(_structs(citations)), self._rows
+        own, here = SourceFields.of(citations)._rows, self._rows
         for name in ("source", "url"):
             here = here.filter(pc.is_in(here[name], value_set=own[name].combine_chunks()))
         rows = pa.concat_tables([own, here])
@@ -309,10 +313,6 @@ def day_of_time(text: str) -> str:
     return ""
 
 
-def _structs(citations: Sequence[Citation]) -> pa.Array:
-    return arrow.citation.table(citations).to_struct_array().combine_chunks()
-
-
 def _of_citations(cited: pa.Array) -> pa.Table:
     """Makes rows from citations (a struct array): one for each part that is a source."""
     parts = []
@@ -324,3 +324,22 @@ def _of_citations(cited: pa.Array) -> pa.Table:
         fields = pa.nulls(len(here), _FIELDS)
         parts.append(pa.table([source, url, modified, none, fields], _SCHEMA))
     return pa.concat_tables(parts)
+
+
+def layouts_at(store: Store, version: int | None = None) -> LanceDataset | None:
+    """Opens the layouts at a version (None: the newest); None without a table, and for version 0."""
+    return store.dataset(LAYOUTS, version) if version != 0 and store.has(LAYOUTS) else None
+
+
+def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[str, Layout]:
+    """Maps sources to their layouts. If several documents have the same text, the first by id counts."""
+    if dataset is None or not sources:
+        return {}
+    found = arrow.layout.records(rows(dataset, "source", sorted(sources)))
+    return {x.source: x for x in sorted(found, key=lambda x: x.id, reverse=True)}
+
+
+def fields_now(store: Store) -> SourceFields:
+    """Reads the fields of all documents and citations that a store has now."""
+    documents, questions = map(store.dataset, NAMED)
+    return SourceFields.read(documents, layouts_at(store), questions)

@@ -152,15 +152,14 @@ class Files:
 
     @_classed
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a file if it does not exist; True if this call wrote it. On an object store two concurrent
-        callers may both get True: use `lease.claim` if that matters."""
+        """Writes a file if it does not exist; returns whether this call wrote it. On an object store two
+        concurrent callers may both get True: use `lease.claim` if that matters."""
         if not self.local:
             if self.read(name) is not None:
                 return False
             self.write(name, content)
             return True
-        staged = self._staged(name)
-        with _synced(staged) as file:
+        with _synced(staged := self._staged(name)) as file:
             file.write(content)
         try:
             os.link(staged, self._path(name))
@@ -171,8 +170,8 @@ class Files:
             if e.errno not in NO_LINKS:
                 raise
             raise StoreError(
-                f"{self.uri}: expected a folder with hard links, by which only one process creates a "
-                f"file, found one without: {e}. Put the store on a local disk, on NFS or in an object store"
+                f"{self.uri}: expected a folder with hard links, found one without: {e}. Only with them a "
+                "single process creates a file. Put the store on a local disk, on NFS or in an object store"
             ) from e
         finally:
             os.unlink(staged)
@@ -237,18 +236,14 @@ class Files:
     @_classed
     def remove(self, name: str) -> None:
         """Removes a file; a missing one is no error."""
-        try:
+        with suppress(FileNotFoundError):
             self._fs.delete_file(self._path(name))
-        except FileNotFoundError:
-            return
 
     @_classed
     def remove_folder(self, name: str) -> None:
         """Removes a folder with its content; a missing one is no error."""
-        try:
+        with suppress(FileNotFoundError):
             self._fs.delete_dir(self._path(name))
-        except FileNotFoundError:
-            return
 
 
 RESERVE = 256 << 20  # bytes to keep free for commits, indexes, manifests and reports, written after the rows
@@ -296,17 +291,10 @@ def durable(files: Files, table: str) -> Iterator[None]:
         files.remove(_note(table))
 
 
-def restore_all(files: Files) -> None:
-    """Repairs every table whose change a driver began and did not end. Requires the driver's lease."""
-    for name in files.names(CHANGING) if files.local else ():
-        restore(files, name.removesuffix(".json"))
-
-
 def restore(files: Files, table: str) -> None:
     """Returns a table to the version before an unfinished change, if the machine has restarted since.
     Otherwise syncs the table's files."""
-    raw = files.read(_note(table))
-    if raw is None:
+    if (raw := files.read(_note(table))) is None:
         return
     note, folder = json.loads(raw), f"{table}.lance"
     if note["boot"] != boot() and note["version"] == 0:

@@ -94,7 +94,7 @@ class Ids(Sequence[str]):
         """Returns these ids, then the `others` that are not among them."""
         if not self or others is self:
             return others
-        more = others.without(self) if others else others
+        more = others.without(self)
         return Ids(pa.concat_arrays([self.array, more.array])) if more else self
 
     def name_among(self, which: str) -> str:
@@ -199,11 +199,9 @@ def rows(
     dataset: lance.LanceDataset, column: str, values: Iterable[Any], columns: Sequence[str] | None = None
 ) -> pa.Table:
     """Reads the rows whose column has one of the values, by BTREE, in no order. `columns` None: all."""
-    found = []
-    for where in wheres(dataset, column, values) or ["false"]:
-        with reaching(dataset.uri):
-            found.append(dataset.to_table(columns=columns and list(columns), filter=where))
-    return pa.concat_tables(found)
+    wanted, found = columns and list(columns), wheres(dataset, column, values) or ["false"]
+    with reaching(dataset.uri):
+        return pa.concat_tables([dataset.to_table(columns=wanted, filter=where) for where in found])
 
 
 def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> list[str]:

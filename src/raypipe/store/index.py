@@ -12,7 +12,7 @@ import asyncio
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
-from raypipe.core import arrow
 from raypipe.core.arrow import SPANS, id_column, id_texts
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
@@ -35,7 +34,7 @@ from raypipe.core.records import Block, Citation, Layout, Span, parse_chunk_id
 from raypipe.core.single_flight import Gathering
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
-from raypipe.store.fields import SourceFields
+from raypipe.store.fields import LAYOUTS, NAMED, SourceFields, layouts_at, layouts_of
 from raypipe.store.files import FOLDERS
 from raypipe.store.ids import rows
 from raypipe.store.inverter import passage_words, word_columns
@@ -46,10 +45,6 @@ from raypipe.store.vectors import folder as vector_copies
 from raypipe.text.filters import Filters
 
 T = TypeVar("T")
-LAYOUTS = "layouts"  # the table of layouts
-NAMED = ("documents", "questions")
-"""Tables that record, with `layouts`, the places of sources and their fields."""
-_MEANING = {"hidden": "what their pages hide", "blocks": "where their blocks begin and end"}
 
 
 class SourceTexts(ABC):
@@ -61,9 +56,10 @@ class SourceTexts(ABC):
     async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
         """Reads columns of the rows of these sources; missing sources have no row."""
 
-    @abstractmethod
     async def _source_texts(self, sources: Sequence[str]) -> Mapping[str, str]:
         """Maps these sources to their texts, perhaps with others; missing sources are left out."""
+        found = await self._rows(sources, ["source", "text"])
+        return dict(zip(id_texts(found["source"]), found["text"].to_pylist(), strict=True))
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         places = [parse_chunk_id(c) for c in chunks]
@@ -90,7 +86,7 @@ class SourceTexts(ABC):
         """Reads a list column of each source. Raises ConfError if the table was made without it."""
         if name not in self._texts.schema.names:
             raise ConfError(
-                f"the texts here do not record {_MEANING[name]}: index again, with `parse` in the corpus half"
+                f"the texts here have no column {name!r}: index again, with `parse` in the corpus half"
             )
         rows = await self._rows(sources, ["source", name])
         values = zip(id_texts(rows["source"]), rows[name].to_pylist(), strict=True)
@@ -229,10 +225,6 @@ class LanceIndex(SourceTexts):
     async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
         return await asyncio.to_thread(rows, self._texts, "source", sources, columns)
 
-    async def _source_texts(self, sources: Sequence[str]) -> dict[str, str]:
-        found = await self._rows(sources, ["source", "text"])
-        return dict(zip(id_texts(found["source"]), found["text"].to_pylist(), strict=True))
-
     async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
         found = await asyncio.to_thread(layouts_of, self._layouts, sources)
         return [found.get(s) for s in sources]
@@ -335,25 +327,6 @@ def _checked(
     if top < 1:
         raise ValueError(f"top must be at least 1, found {top}")
     return list(zip(np.asarray(vectors, np.float32), scopes, strict=True))
-
-
-def layouts_at(store: Store, version: int | None = None) -> LanceDataset | None:
-    """Opens the layouts at a version (None: the newest); None without a table, and for version 0."""
-    return store.dataset(LAYOUTS, version) if version != 0 and store.has(LAYOUTS) else None
-
-
-def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[str, Layout]:
-    """Maps sources to their layouts. If several documents have the same text, the first by id counts."""
-    if dataset is None or not sources:
-        return {}
-    found = arrow.layout.records(rows(dataset, "source", sorted(sources)))
-    return {x.source: x for x in sorted(found, key=lambda x: x.id, reverse=True)}
-
-
-def fields_now(store: Store) -> SourceFields:
-    """Reads the fields of all documents and citations that a store has now."""
-    documents, questions = map(store.dataset, NAMED)
-    return SourceFields.read(documents, layouts_at(store), questions)
 
 
 def folder_roots(store: Store) -> dict[str, str]:

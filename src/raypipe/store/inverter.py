@@ -1,29 +1,30 @@
 """Inversion of sources' words: tables of texts and passages become rows of `postings` and `lengths`.
 
-A part of a run may get several segments. Each has a bounded size, so memory is bounded by one segment, what
-is read at the same time, and the longest source, however many sources there are.
+A part of a run may get several segments of bounded size. So memory is bounded by one segment and the longest
+source, however many sources there are.
 
 Small segments are merged: their sources are inverted again. A search then reads fewer segments and gives the
 same scores, to the bit, since statistics are sums over segments. Entries of removed passages disappear, too.
 A merge makes three commits: the merged rows enter `postings`, where no reader looks at them yet; `lengths`
-names them in place of the old ones; the old rows are removed. If the process dies in between, the next merge
-removes the rows that `lengths` does not name.
+names the merged rows in place of the old ones; the old rows are removed. If the process dies in between, the
+next merge removes the rows that `lengths` does not name.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
-from lance.fragment import write_fragments
 
 from raypipe.core.arrow import SPANS, id_column, id_texts
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError
 from raypipe.core.index import PassageWords
 from raypipe.core.records import chunk_id, digest
@@ -31,8 +32,11 @@ from raypipe.store.commit import append, transact, without_rows
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
 from raypipe.store.ids import SCAN_RATIO, SCAN_ROWS, rows
+from raypipe.store.parts import write_rows
 from raypipe.store.postings import PostingsTables
-from raypipe.store.tables import LENGTHS, POSTINGS, checked
+from raypipe.store.tables import LENGTHS, POSTINGS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,7 @@ def word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
     columns = ["source", f"words_{analyzer}", f"starts_{analyzer}"]
     if not set(columns) <= set(schema.names):
         raise ConfError(
-            f"no words of analyzer {analyzer!r} are here: add `tokenize: {{analyzer: {analyzer}}}` to the "
-            "corpus half and index again"
+            f"no words of analyzer {analyzer!r}: add `tokenize: {{analyzer: {analyzer}}}` and index again"
         )
     return columns
 
@@ -141,8 +144,8 @@ def lengths_rows(found: PassageSpans, segment: int) -> pa.Table:
 SEGMENT_WORDS = 8_000_000  # most words of a segment with several sources: sorting takes about 300 MB
 SLICE = 2_000  # most sources that are read together
 MERGED_AT = 8
-"""Number of small fragments at which they are merged. A search reads at most seven of them next to the large
-ones. For every eight small ingests, one rewrites the rows of the other seven."""
+"""Number of small fragments at which a merge begins. A search reads at most seven of them next to the large
+ones. Of every eight small ingests, one rewrites the rows of the other seven."""
 
 
 class Inverter:
@@ -169,43 +172,42 @@ class Inverter:
 
     def _segments(self, ids: list[str]) -> Iterator[tuple[list[str], pa.Table, pa.Table]]:
         """Yields sources, texts and passages per segment: a bounded number of words, or one longer source."""
-        names: list[str] = []
-        texts: list[pa.Table] = []
-        passages: list[pa.Table] = []
-        words = 0
         cuts = self._cuts(ids)
-        spans = _slices(self._passages, cuts, list(SPANS))
-        for cut, text in zip(cuts, _slices(self._texts, cuts, self._columns), strict=True):
-            more = pc.sum(pc.list_value_length(text[self._columns[1]])).as_py() or 0
-            if names and words + more > self.segment_words:
-                yield names, pa.concat_tables(texts), pa.concat_tables(passages)
-                names, texts, passages, words = [], [], [], 0
-            names = [*names, *cut]
-            texts.append(text)
-            passages.append(next(spans))
-            words += more
-        if names:
-            yield names, pa.concat_tables(texts), pa.concat_tables(passages)
+        texts, spans = _slices(self._texts, cuts, self._columns), _slices(self._passages, cuts, list(SPANS))
+        pieces = zip(cuts, texts, spans, strict=True)
+        words = self._columns[1]
+        sized = ((p, pc.sum(pc.list_value_length(p[1][words])).as_py() or 0) for p in pieces)
+        for group in _bounded(sized, self.segment_words):
+            names = [source for cut, _, _ in group for source in cut]
+            yield names, pa.concat_tables(t for _, t, _ in group), pa.concat_tables(s for *_, s in group)
 
     def _cuts(self, ids: list[str]) -> list[list[str]]:
         """Groups the sources that are read together, by the characters that their passages span. Two words
         take at least three characters, so a group of `segment_words` characters has fewer words; a single
         source may have more."""
-        names = [ids[at : at + SLICE] for at in range(0, len(ids), SLICE)]
-        cuts: list[list[str]] = []
+        names, cuts = list(batches(ids, SLICE)), list[list[str]]()
         for some, spans in zip(names, _slices(self._passages, names, ["source", "parent_end"]), strict=True):
             reach = spans.group_by("source").aggregate([("parent_end", "max")])
             chars = dict(zip(id_texts(reach["source"]), reach["parent_end_max"].to_pylist(), strict=True))
-            cut: list[str] = []
-            held = 0
-            for source in some:
-                if cut and held + chars.get(source, 0) > self.segment_words:
-                    cuts.append(cut)
-                    cut, held = [], 0
-                cut.append(source)
-                held += chars.get(source, 0)
-            cuts.append(cut)
+            cuts += _bounded([(source, chars.get(source, 0)) for source in some], self.segment_words)
         return cuts
+
+
+def _bounded(sized: Iterable[tuple[T, int]], most: int) -> Iterator[list[T]]:
+    """Groups items, given with their sizes, in order. A group has a size of at most `most`, or one item.
+
+    >>> list(_bounded(zip("abcde", (3, 2, 9, 1, 4)), 5))
+    [['a', 'b'], ['c'], ['d', 'e']]
+    """
+    group, held = list[T](), 0
+    for item, size in sized:
+        if group and held + size > most:
+            yield group
+            group, held = [], 0
+        group.append(item)
+        held += size
+    if group:
+        yield group
 
 
 def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) -> Iterator[pa.Table]:
@@ -235,8 +237,8 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
     """Merges an analyzer's small segments if at least `at` fragments hold them. Also removes rows of
     `postings` that `lengths` does not name. Returns by how many the number of segments fell.
 
-    Only for the driver, and only if no build of these tables is unfinished: `lengths` does not name its rows
-    yet."""
+    Only for the driver, and only if no build of these tables is unfinished: `lengths` does not name the rows
+    of such a build yet."""
     opened, most = store.dataset(postings), inverter.segment_words
     if len(opened.get_fragments()) < at:
         return 0
@@ -253,17 +255,9 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
     _drop(store, postings, unnamed)
     if len(small) < at:
         return 0
-    # Each group of fragments becomes one segment, so its words stay within the bound.
-    groups, size = list[list[int]](), 0
-    for number, named in small.items():
-        own = sum(words[id] for id in named)
-        if not groups or size + own > most:
-            groups.append([])
-            size = 0
-        groups[-1].append(number)
-        size += own
     fewer, gone = 0, list[int]()
-    for group in groups:
+    sized = [(number, sum(words[id] for id in named)) for number, named in small.items()]
+    for group in _bounded(sized, most):  # each group of fragments becomes one segment
         old = [id for number in group for id in small[number]]
         if len(old) > 1:  # a single segment stays as it is
             fewer += len(old) - _merge(store, postings, lengths, inverter, old)
@@ -282,11 +276,9 @@ def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: C
         rows = there.to_table(columns=["source"], filter=where, with_row_address=True)
     new_lengths, new_postings = inverter.rows(id_texts(rows["source"].unique()), run, "merged")
     with reaching(store.table_uri(postings)), store.durable(postings):
-        dataset = store.dataset(postings)
-        fragments = write_fragments(checked(postings, dataset.schema, new_postings), dataset)
-        append(store, postings, run, fragments, dataset.version)
+        append(store, postings, run, write_rows(store, postings, new_postings), store.version(postings))
     with reaching(there.uri), store.durable(lengths):
-        fragments = write_fragments(checked(lengths, there.schema, new_lengths), there)
+        fragments = write_rows(store, lengths, new_lengths)
         removed, updated = without_rows(there, rows["_rowaddr"].to_numpy())
         operation = lance.LanceOperation.Update(removed, updated, fragments)
         transact(store, lengths, run, operation, there.version)

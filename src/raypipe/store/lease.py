@@ -69,10 +69,8 @@ class _Sign:
 class _Beating:
     """A sign that a background thread rewrites until it is stopped."""
 
-    WHAT = "sign"  # its name in a warning
-
-    def __init__(self, files: Files, what: str, owner: str, reads: Mapping[str, int] | None = None) -> None:
-        self._files, self._owner, self._reads = files, owner, dict(reads or {})
+    def __init__(self, files: Files, what: str, owner: str, reads: Mapping[str, int]) -> None:
+        self._files, self._owner, self._reads = files, owner, dict(reads)
         self._token = uuid.uuid4().hex
         self._name = ""  # file of the sign, set before it is written
         self._left = threading.Event()
@@ -95,7 +93,7 @@ class _Beating:
                     return
                 self._files.write(self._name, self._sign())
             except OSError as e:  # a full disk or a broken network: the next beat may succeed
-                log.warning("the %s of %s could not be renewed: %s", self.WHAT, self._owner, e)
+                log.warning("the %s of %s could not be renewed: %s", self._beating.name, self._owner, e)
 
     def _stop(self) -> None:
         self._left.set()
@@ -105,17 +103,14 @@ class _Beating:
 class Lease(_Beating):
     """A lease that one process holds inside `with`: `with store.lease("index", owner="eval local"): ...`.
 
-    Raises StoreInUse, with the holder's name, if a live process still holds it after `wait_s` seconds. A
-    process on this machine is live while it runs. A process elsewhere is live if its last beat is younger
-    than STALE_S by the clock here, or if its sign changes while it is watched for `watch_s` seconds.
+    Raises StoreInUse, with the holder's name, if a living process still holds it after `wait_s` seconds.
+    `watch_s`: seconds for which an old sign from elsewhere is watched.
     """
-
-    WHAT = "lease"
 
     def __init__(
         self, files: Files, name: str, owner: str, watch_s: float = STALE_S, wait_s: float = 0.0
     ) -> None:
-        super().__init__(files, f"lease {name}", owner)
+        super().__init__(files, f"lease {name}", owner, {})
         self._lease, self._watch_s, self._wait_s = check_run(name), watch_s, wait_s
 
     def __enter__(self) -> Lease:
@@ -134,8 +129,8 @@ class Lease(_Beating):
         return bool(_living(self._files, self._signs(), self._watch_s))
 
     def _take(self, until: float) -> bool:
-        """Tries once to take the lease. Returns False if another process was faster, or if the holder lives
-        and `until` is not reached. Raises StoreInUse if the holder lives after `until`."""
+        """Tries once to take the lease; returns False if the caller must try again. Raises StoreInUse if the
+        holder lives after `until`."""
         signs = self._signs()
         for sign in _living(self._files, signs, self._watch_s).values():
             if time.monotonic() < until:
@@ -217,15 +212,14 @@ def read_now(files: Files, watch_s: float = STALE_S) -> dict[str, set[int]]:
 
 
 def sweep(files: Files, watch_s: float = STALE_S) -> None:
-    """Removes the signs of dead readers. A silent reader on another host may only be cut off from the
-    network. So its sign stays for FORGOTTEN_S, and is valid again with its next beat."""
-    now, readers = time.time(), _readers(files)
-    dead = [n for n, s in readers.items() if s is None or _alive(s) is False]
-    old = {
-        n: s
-        for n, s in readers.items()
-        if s is not None and _alive(s) is None and abs(now - s.beat) >= FORGOTTEN_S
-    }
+    """Removes the signs of dead readers. A silent reader elsewhere may only be cut off from the network. So
+    the reader's sign stays for FORGOTTEN_S, and is valid again with the next beat."""
+    now, dead, old = time.time(), list[str](), dict[str, _Sign | None]()
+    for name, sign in _readers(files).items():
+        if sign is None or (lives := _alive(sign)) is False:
+            dead.append(name)
+        elif lives is None and abs(now - sign.beat) >= FORGOTTEN_S:
+            old[name] = sign
     for name in (*dead, *(old.keys() - _living(files, old, watch_s).keys())):
         files.remove(name)
 
@@ -244,18 +238,13 @@ def _read(raw: bytes | None) -> _Sign | None:
 
 
 def _living(files: Files, signs: Mapping[str, _Sign | None], watch_s: float) -> dict[str, _Sign]:
-    """Returns the signs of living processes. A sign from elsewhere whose beat is old by the clock here is
-    watched: its owner lives if it changes within `watch_s`."""
+    """Returns the signs of living processes. A sign from elsewhere whose beat is older than STALE_S, by the
+    clock here, is watched: its owner lives if the sign changes within `watch_s`."""
     alive, silent = dict[str, _Sign](), dict[str, _Sign]()
     for name, sign in signs.items():
-        lives = False if sign is None else _alive(sign)
-        if sign is None or lives is False:
-            continue
-        age_s = abs(time.time() - sign.beat)
-        if lives or age_s < STALE_S:
-            alive[name] = sign
-        else:
-            silent[name] = sign
+        if sign is not None and (lives := _alive(sign)) is not False:
+            young = abs(time.time() - sign.beat) < STALE_S
+            (alive if lives or young else silent)[name] = sign
     end = time.monotonic() + watch_s
     while silent and (left_s := end - time.monotonic()) > 0:
         time.sleep(min(LOOK_S, left_s))
@@ -298,8 +287,8 @@ def claim(files: Files, name: str, content: bytes) -> bool:
     if _create(files, name, content):
         raise StoreError(
             f"{files.uri}: expected an object store with conditional writes (If-None-Match), found one that "
-            "lets two processes create the same object, so no lease can protect the store. Use a local "
-            "folder, or a service that has them: S3, Google Cloud Storage, Azure, MinIO"
+            "lets two processes create the same object, so no lease protects the store. Use a local folder, "
+            "or a service that has them: S3, Google Cloud Storage, Azure, MinIO"
         )
     files.write(name, content)
     return True
@@ -334,9 +323,7 @@ def _first(files: Files, name: str, column: str) -> Any:
 def claimed(files: Files, name: str) -> bytes | None:
     """Reads a claimed file: its present content, or that at its claim; None if it was never claimed."""
     content = files.read(name)
-    if content is None and not files.local:
-        content = _first(files, name, "content")
-    return content
+    return content if content is not None or files.local else _first(files, name, "content")
 
 
 def claims(files: Files, folder: str) -> list[str]:

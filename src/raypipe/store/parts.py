@@ -30,7 +30,6 @@ from raypipe.store.files import PARTS, PLANNED, RUNS
 from raypipe.store.ids import Ids
 from raypipe.store.tables import check_run, checked
 
-BLOCK = 1 << 20  # bytes of a plan that are read at a time
 NO_GROUPS: Mapping[str, int] = {}
 PLAN_BATCH = 8192  # ids of a plan that are read at a time: 130 KB; a plan of ten million has a 30 KB footer
 
@@ -127,8 +126,8 @@ def begin(
     groups: Mapping[str, int] = NO_GROUPS,
     most: int = 0,
 ) -> TableRun:
-    """Begins a run over the ids, or returns the unfinished run of `what`. The ids keep their order and are
-    cut by `part_starts`. `ids`: `Ids`, or ids of questions as strings."""
+    """Begins a run over the ids, in their order, or returns the unfinished run of `what`. `part_starts` cuts
+    the parts. `ids`: `Ids`, or ids of questions as strings."""
     starts = part_starts(ids, per_part, groups, most)
     run = TableRun(uuid.uuid4().hex, Ids.of(ids, pa.string()), starts, replaces, fresh)
     if store.files.create(_plan(what), _written(store, run)):
@@ -154,8 +153,8 @@ def begin_rest(
 
 
 def _written(store: Store, run: TableRun) -> bytes:
-    """Writes the ids of a run, and returns its plan as bytes. The plan names the ids' file and is written
-    after it, so a plan's ids are complete."""
+    """Writes the ids of a run, and returns the plan as bytes. It is written after the ids, so a plan's ids
+    are complete."""
     table = pa.table({"id": run.ids.array})
     with store.files.writing(_ids(run.name)) as file, pa.ipc.new_file(file, table.schema) as rows:
         rows.write_table(table, PLAN_BATCH)
@@ -192,8 +191,7 @@ def _reading(store: Store, run: str) -> Iterator[pa.NativeFile]:
     name = _ids(run)
     if (file := store.files.open(name)) is None:
         raise StoreError(
-            f"{store.uri}: {name} is missing: another command ended run {run}. Run this command "
-            "again: it plans what is still missing"
+            f"{store.uri}/{name} is missing: another command ended this run. Run this command again"
         )
     with reaching(f"{store.uri}/{name}"), file:
         yield file
@@ -203,15 +201,8 @@ def _digest(store: Store, run: str) -> str | None:
     """Returns the digest of the file with a run's ids; None if the file is missing."""
     if (file := store.files.open(_ids(run))) is None:
         return None
-    content = hashlib.blake2b(digest_size=16)
     with reaching(f"{store.uri}/{_ids(run)}"), file:
-        while block := file.read(BLOCK):
-            content.update(block)
-    return content.hexdigest()
-
-
-def _ids(run: str) -> str:
-    return f"{PLANNED}/{check_run(run)}.arrow"
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def sealed(text: str) -> bytes:
@@ -229,6 +220,10 @@ def _plan(what: str) -> str:
     return f"{RUNS}/{check_run(what)}.json"
 
 
+def _ids(run: str) -> str:
+    return f"{PLANNED}/{check_run(run)}.arrow"
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """Content of a completion record."""
@@ -242,16 +237,14 @@ def write_part(
     store: Store, table: str, run: str, part: str, data: pa.Table, facts: Mapping[str, Any]
 ) -> Record:
     """Writes the rows of one part, perhaps none, and its completion record; skips a part that is done. The
-    table must exist. Raises DataError for invalid rows, and StoreUnavailable or DiskFull if they cannot be
-    written."""
+    table must exist. Raises DataError, StoreUnavailable and DiskFull."""
     with reaching(store.table_uri(table)):
         if (done := read_record(store, table, run, part)) is not None:
             return done
         fragments = write_rows(store, table, data)
-        record = Record(data.num_rows, tuple(fragments), dict(facts))
-        body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
+        body = {"rows": data.num_rows, "fragments": [f.to_json() for f in fragments], "facts": dict(facts)}
         store.files.write(record_path(table, run, part), sealed(json.dumps(body)))
-    return record
+    return Record(data.num_rows, tuple(fragments), facts)
 
 
 def write_rows(store: Store, table: str, data: pa.Table) -> list[FragmentMetadata]:
@@ -319,8 +312,7 @@ def staged(store: Store, table: str, run: str, parts: Iterable[str], column: str
 
 def data_files(table: str, fragments: Iterable[FragmentMetadata]) -> dict[str, int]:
     """Maps the path of each file of some fragments, relative to the store, to its bytes."""
-    files = [f for fragment in fragments for f in fragment.files]
-    return {f"{table}.lance/data/{f.path}": f.file_size_bytes for f in files}
+    return {f"{table}.lance/data/{f.path}": f.file_size_bytes for x in fragments for f in x.files}
 
 
 def drop_records(store: Store, table: str, run: str) -> None:

@@ -2,15 +2,16 @@
 
 An id is a digest of 128 bits. So the sum of a fragment's ids identifies them in any order, and the sum over
 fragments identifies all sources. When a store grows by a fragment, only that fragment's ids are read. A note
-of the sources that a table lacks is stored under names of all sources and of the table's rows. While both
-names stay the same, no id is read again. Sums, notes and lengths are small files; if one is missing, the
-tables are read. Depends on the columns of texts, passages, vectors and lengths, and on no recipe.
+of the sources that a table lacks is stored under two names: of all sources, and of the table's rows. While
+both names stay the same, no id is read again. Sums, notes and lengths are small files; if one is missing, the
+tables are read.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -120,8 +121,8 @@ def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
 
 
 def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) -> Ids:
-    """Returns the sources without a row in a table that is open at a version. A short result over all sources
-    is noted for the next call."""
+    """Returns the sources without a row in a table that is open at a version. Notes a short result over all
+    sources for the next call."""
     if (found := noted(store, dataset, table, sources.all_of)) is not None:
         return found
     with reaching(dataset.uri):
@@ -148,8 +149,8 @@ def _notes(store: Store, table: str) -> dict[str, list[str]]:
 
 def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[str, int]) -> dict[str, Ids]:
     """Returns the missing sources of each label; a label that lacks none is left out. `labels`: "texts",
-    "passages", and a label per table of vectors or lengths -> table. `at`: table -> version; the newest for
-    the others. A table that does not exist lacks all sources."""
+    "passages", and a label per table of vectors or lengths -> table. `at`: table -> version; other tables are
+    read at the newest one. A table that does not exist lacks all sources."""
 
     def opened(label: str) -> LanceDataset | None:
         table = labels[label]
@@ -213,10 +214,10 @@ def merge_sizes(store: Store) -> None:
     rows = rows.rename_columns(["id", "chars"])
     rows = rows.filter(pc.is_in(rows["id"], value_set=here)).sort_by("id")
     content = arrow.file_of(rows).to_pybytes()
-    name = f"{digest(content)}.arrow"
-    if names != [name]:
-        store.files.write(f"{SIZES}/{name}", content)
-    for old in (n for n in names if n != name):
+    if names == [name := f"{digest(content)}.arrow"]:
+        return
+    store.files.write(f"{SIZES}/{name}", content)
+    for old in {*names} - {name}:
         store.files.remove(f"{SIZES}/{old}")
 
 
@@ -261,10 +262,10 @@ class Chunks:
 
     def each(self, sources: Ids) -> dict[str, int]:
         """Maps sources to their number of chunks; sources without a chunk are left out."""
-        mask, found = self._among(sources), dict[str, int]()
+        mask, found = self._among(sources), Counter[str]()
         named = Ids(self._read[0].filter(pa.array(mask)))
         for source, chunks in zip(named, self._read[1][mask].tolist(), strict=True):
-            found[source] = found.get(source, 0) + chunks
+            found[source] += chunks
         return found
 
     @functools.cached_property

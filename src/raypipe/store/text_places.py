@@ -22,11 +22,11 @@ from raypipe.core import arrow
 from raypipe.store import files
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
+from raypipe.store.fields import PARTS
+from raypipe.store.housekeeping import keep_only, rewrite_deleted, tables
 from raypipe.store.ids import SCAN_ROWS, rows, wheres
-from raypipe.store.keep import keep_only, rewrite_deleted, tables
 from raypipe.store.segments import read_segments, segment, segment_names
 
-PARTS = ("page", "snippet", "name")  # the parts of a citation that are sources
 TAKEN_OUT = "taken out by a forget"
 """Replaces the detail of a fault, which may repeat any text that a step read."""
 

@@ -6,7 +6,7 @@ among the best are then scored in double precision.
 
 LanceDB's k-means starts from random points, so two approximate indexes of the same vectors find different
 rows. Each build therefore has its own name, which is part of the snapshot's name. The index belongs to the
-table's versions, so a release pins it with them. A compaction keeps its name.
+table's versions, so a release pins the index with them. A compaction keeps the index's name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,6 @@ from raypipe.store.vectors import (
     best_within,
     blocks,
     exact_scores,
-    matrix_of,
     product_error,
     rows_of,
     vector_copy,
@@ -132,39 +131,15 @@ class SnapshotVectors:
             matrix = blocks(self.dataset)
         else:
             matrix = (m[at : at + BLOCK] for m in self._copy.matrices for at in range(0, len(m), BLOCK))
-        candidates = nearest_rows(matrix, queries, max(tops), self._product)
-        exact = []
+        candidates, hits = nearest_rows(matrix, queries, max(tops), self._product), []
         for query, found, top in zip(queries, candidates, tops, strict=True):
-            if self._copy is None:
-                vectors = matrix_of(self._take(found, ("vector",))["vector"].combine_chunks())
-            else:
-                vectors = self._copy.vectors(found)
-            scores = exact_scores(vectors, query)
-            if len(scores) > top:
-                kept = scores >= np.partition(scores, -top)[-top]
-                found, scores = found[kept], scores[kept]
-            exact.append((found, scores))
-        if self._copy is not None:
-            hits = [self._copy.hits(*some) for some in exact]
-        else:
-            distinct = np.unique(np.concatenate([np.zeros(0, np.int64), *(found for found, _ in exact)]))
-            rows = self._take(distinct, SPANS).to_pylist() if len(distinct) else []
-            names = dict(zip(distinct.tolist(), rows, strict=True))
-            hits = [
-                list(map(hit_of, map(names.__getitem__, at.tolist()), scores.tolist()))
-                for at, scores in exact
-            ]
-        return [best_first(some)[:top] for some, top in zip(hits, tops, strict=True)]
-
-    def _take(self, found: np.ndarray, columns: Iterable[str]) -> pa.Table:
-        with reaching(self.dataset.uri):
-            return self.dataset.take(pa.array(found), columns=list(columns))
-
-
-def hit_of(row: Mapping[str, Any], score: float) -> VectorHit:
-    """Makes a hit from a row with the columns of `passages`."""
-    source, start, end, parent_start, parent_end = (row[name] for name in SPANS)
-    return VectorHit(source.hex(), (start, end), (parent_start, parent_end), score)
+            rows = self._copy
+            if rows is None:
+                with reaching(self.dataset.uri):
+                    table = self.dataset.take(pa.array(found), columns=[*SPANS, "vector"])
+                rows, found = rows_of(table.combine_chunks()), np.arange(len(found))
+            hits.append(best_first(rows.hits(found, exact_scores(rows.vectors(found), query)))[:top])
+        return hits
 
 
 def nearest_rows(
@@ -173,8 +148,8 @@ def nearest_rows(
     """Returns the candidates for each query's `top` best by exact score, ties included: row numbers (n,)
     int64, ascending. `matrix`: (rows, dim) float32 blocks of unit rows, in order.
 
-    A row is excluded if its float32 score is more than two errors below the `top`-th best. That row's exact
-    score is at most one error lower, and the excluded row's at most one error higher.
+    A row is excluded if its float32 score is more than two errors below the `top`-th best one. The `top`-th
+    row's exact score is at most one error lower, and the excluded row's at most one error higher.
     """
     error = 2 * product_error(queries.shape[1])
     kept = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
@@ -225,8 +200,8 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
     if dim % BITS or not rows:
         raise ConfError(
-            f"table {table}: {how.index} expects vectors of a multiple of {BITS} numbers, found {rows} "
-            f"vectors of {dim}. Leave `ann` out: the exact search takes any"
+            f"table {table}: {how.index} expects vectors of a multiple of {BITS} numbers, "
+            f"found {rows} vectors of {dim}. Leave `ann` out: the exact search takes any"
         )
     name = f"{how.index}_{uuid.uuid4().hex}"
     older = [i.name for i in dataset.describe_indices() if i.field_names == ["vector"]]
@@ -257,24 +232,18 @@ def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate)
         numbered = "query_index" in table.schema.names  # only with more than one query
         for i, query in enumerate(some):
             own = table.filter(pc.equal(table["query_index"], i)) if numbered else table
-            scores = exact_scores(matrix_of(own["vector"].combine_chunks()), query).tolist()
-            out.append(best_first(map(hit_of, own.select(SPANS).to_pylist(), scores)))
+            out += best_within([rows_of(own.combine_chunks())], [(query, None)], own.num_rows)
     return out
 
 
 def require_ann(dataset: LanceDataset) -> AnnIndex:
     """Returns the approximate index of a table. Raises ConfError if none exists, or it lacks rows."""
     found = ann_index(dataset)
-    if found is None:
-        raise ConfError(
-            f"{dataset.uri}: the recipe searches by an approximate index (`ann`), and there is none: "
-            "`raypipe eval RECIPE --store ...` builds it and measures its recall"
-        )
-    if found.unindexed:
-        raise ConfError(
-            f"{dataset.uri}: {found.unindexed} vectors came after the approximate index {found.name} was "
-            "built: `raypipe eval RECIPE --store ...` builds it again"
-        )
+    if found is None or found.unindexed:
+        lack = "no approximate index (`ann`) is there"
+        if found is not None:
+            lack = f"{found.unindexed} vectors came after the approximate index {found.name} was built"
+        raise ConfError(f"{dataset.uri}: {lack}: `raypipe eval RECIPE --store ...` builds it")
     return found
 
 

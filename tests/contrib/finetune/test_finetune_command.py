@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ from checkout import ROOT
 from rich.console import Console
 from tuned import examples
 
-from raypipe.contrib.finetune.label_files import Label, write_labels
+from raypipe.contrib.finetune.label_files import write_labels
 from raypipe.contrib.finetune.tables import print_finetune
 from raypipe.core.errors import ClusterTooSmall, ConfError, DataError, ModelMissing
 
@@ -20,18 +21,7 @@ pytestmark = pytest.mark.slow  # transformers
 
 
 def labels_of(count, **fields):
-    made = [Label(e.id, e.messages, e.answer, "3.1", "open", e.split) for e in examples(count)]
-    return [
-        Label(
-            x.question_id,
-            x.messages,
-            fields.get("label", x.label),
-            x.rule,
-            x.domain,
-            fields.get("split", x.split),
-        )
-        for x in made
-    ]
+    return [replace(x, **fields) for x in examples(count)]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ def test_an_adapter_acts_two_differ_and_the_base_stays(base, chats, tmp_path):
     silent = tuple(
         r
         for r, e in zip(job.rows, [e for e in examples(48) if e.split == "train"], strict=True)
-        if e.answer == "i don't know"
+        if e.label == "i don't know"
     )
     adapters = []
     for name, rows in (("both", job.rows), ("silent", silent)):

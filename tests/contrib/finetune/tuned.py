@@ -6,7 +6,7 @@ import random
 
 from checkout import ROOT
 
-from raypipe.contrib.finetune.rows import TrainingExample
+from raypipe.contrib.finetune.label_files import Label
 from raypipe.core.conf import Conf
 from raypipe.core.llm import Message
 
@@ -26,12 +26,12 @@ def sentences(count: int) -> list[str]:
     ]
 
 
-def examples(count: int) -> list[TrainingExample]:
+def examples(count: int) -> list[Label]:
     """Every second one has an answer, every fourth is held out."""
     found = []
     for i, sentence in enumerate(sentences(count)):
         asked = sentence.split()[3] if i % 2 else "nothing"
         chat = (Message("system", SYSTEM), Message("user", f"{sentence} what of {asked}?"))
         answer = sentence.split()[1] if i % 2 else "i don't know"
-        found.append(TrainingExample(f"q{i}", chat, answer, "held-out" if i % 4 == 3 else "train"))
+        found.append(Label(f"q{i}", chat, answer, "3.1", "open", "held-out" if i % 4 == 3 else "train"))
     return found

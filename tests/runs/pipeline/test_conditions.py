@@ -23,7 +23,7 @@ from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store, put
-from raypipe.store.index import fields_now
+from raypipe.store.fields import fields_now
 from raypipe.text.filters import ConditionError, Filters
 
 RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))

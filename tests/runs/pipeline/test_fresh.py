@@ -7,7 +7,7 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.pipeline.tasks import inline
 from raypipe.store import Store
-from raypipe.store.keep import unfinished
+from raypipe.store.housekeeping import unfinished
 
 pytestmark = pytest.mark.slow
 

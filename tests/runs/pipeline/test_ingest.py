@@ -18,7 +18,7 @@ from raypipe.runs.pipeline import ingest as ingesting
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.store import Store
-from raypipe.store.keep import unfinished
+from raypipe.store.housekeeping import unfinished
 
 SILENT = Progress(io.StringIO(), silent=True)
 

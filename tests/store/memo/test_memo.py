@@ -18,7 +18,7 @@ from raypipe.core.records import digest
 from raypipe.store import Store
 from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import Files
-from raypipe.store.keep import compact
+from raypipe.store.housekeeping import compact
 from raypipe.store.memo.cached import CallCount, CallCounts, cached
 from raypipe.store.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
 from raypipe.store.memo.lookup import lookup

@@ -8,7 +8,6 @@ check runs.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -39,14 +38,6 @@ class EngineReplies:
     adapter: str
     base_logprob: float  # of the base's own reply
     adapter_logprob: float  # of the adapter's own reply
-
-    @property
-    def acts(self) -> bool:
-        return self.base != self.adapter or self.base_logprob != self.adapter_logprob
-
-
-def engine_is_here() -> bool:
-    return importlib.util.find_spec("vllm") is not None
 
 
 def ask_both(
@@ -98,8 +89,8 @@ def _content(reply: Generated | Fault) -> tuple[str, float]:
         return reply.text, reply.logprob or 0.0
     if reply.reason == "empty_reply":
         return "", 0.0
-    why = f"{reply.reason}: {reply.detail}. The adapter was not registered"
-    raise NoEffect(f"the first training prompt, asked of base and adapter: {why}")
+    why = f"{reply.reason}: {reply.detail}"
+    raise NoEffect(f"the first training prompt in the engine: {why}. The adapter was not registered")
 
 
 def require_effect(effect: tuple[float, float], replies: EngineReplies | None) -> None:
@@ -107,11 +98,12 @@ def require_effect(effect: tuple[float, float], replies: EngineReplies | None) -
     base and with the adapter. `replies`: of the engine check; None: it did not run."""
     if effect[0] == effect[1]:
         raise NoEffect(
-            f"the adapter changes nothing: the first label has log-probability {effect[0]:.6g} with and "
-            "without it. It was not registered. Raise lr or steps"
+            f"the adapter changes nothing: the first label keeps its log-probability {effect[0]:.6g}. The "
+            "adapter was not registered. Raise lr or steps"
         )
-    if replies is not None and not replies.acts:
+    r = replies
+    if r is not None and (r.base, r.base_logprob) == (r.adapter, r.adapter_logprob):
         raise NoEffect(
-            f"the adapter changes nothing in the engine: base and adapter both reply {replies.base!r} with "
-            f"log-probability {replies.base_logprob:.6g}. It was not registered"
+            f"the adapter changes nothing in the engine: base and adapter both reply {r.base!r} with "
+            f"log-probability {r.base_logprob:.6g}. It was not registered"
         )

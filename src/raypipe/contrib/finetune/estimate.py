@@ -7,7 +7,6 @@ is missing too, it is unknown.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -146,9 +145,3 @@ def require_memory(need: MemoryNeed, gpu_gib: float) -> None:
             f"CUDA), a GPU of the cluster file has {gpu_gib:g}. Take a larger GPU, set four_bit=true, "
             "gradient_checkpointing=true or rows_at_once=1, or a smaller max_seq_len with too_long=leave_out"
         )
-
-
-def seconds_of(records: Sequence[str], base: str, device: str) -> list[float]:
-    """Returns seconds per token of one worker in earlier trainings of a base. `records`: their JSON texts."""
-    trees = [t for t in map(json.loads, records) if t["base"] == base and t["device"] == device]
-    return [t["token_s"] * t["workers"] for t in trees if t["token_s"]]

@@ -5,6 +5,7 @@ Ray is imported only for a training: a plan runs without it.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -20,16 +21,16 @@ from pydantic_core import to_jsonable_python
 
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
-from raypipe.contrib.finetune.engine_check import ask_both, engine_is_here, require_effect
+from raypipe.contrib.finetune.engine_check import ask_both, require_effect
 from raypipe.contrib.finetune.estimate import TrainingEstimate
 from raypipe.contrib.finetune.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.contrib.finetune.model import Device, FourBit, write_adapter
+from raypipe.contrib.finetune.rows import shown
 from raypipe.core import config
 from raypipe.core.errors import ConfError
 from raypipe.core.textfile import require_writable, write_text
 from raypipe.models.catalog import Catalog
 from raypipe.store import Store, adapters
-from raypipe.store.adapters import RECIPE, adapter_file
 from raypipe.store.files import ADAPTERS, TRAININGS
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 RECORD = "training.json"  # loss curves and time of a training, stored with its adapter
 MODELS = "models.yaml"
+_MADE = "# Made by `raypipe finetune`."  # beginning of a models file that `finetune` may overwrite
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -98,7 +100,7 @@ def show_rows(
 ) -> list[str]:
     """Returns the first training rows as the base reads them. ⟦ ⟧ encloses the trained tokens, split by |."""
     inputs = read_inputs(session or Session(), preset, labels, base, None, sets)
-    return [inputs.shown(row) for row in inputs.rows[:count]]
+    return [shown(inputs.chats, row) for row in inputs.rows[:count]]
 
 
 def finetune(
@@ -112,7 +114,7 @@ def finetune(
     sets: Sequence[str] = (),
     session: Session | None = None,
 ) -> FinetuneResult:
-    """Trains a LoRA adapter on labels, in workers on Ray, and puts it into the store.
+    """Trains a LoRA adapter on labels, in workers on Ray, and puts the adapter into the store.
 
     `preset`: a name under conf/finetune, or a path. `labels`: a folder that `raypipe labels` wrote. `base`: a
     model of loader vllm in the models file. `name`: the adapter's name in recipes; None: the preset's name.
@@ -137,8 +139,7 @@ def finetune(
 
 
 def _called(preset: str | Path, name: str | None, out: str | Path | None) -> str:
-    """Returns the adapter's name. Raises ConfError for an invalid name, and if the entry cannot be written to
-    `out`."""
+    """Returns the adapter's name. Raises ConfError if it is invalid or `out` cannot hold the files."""
     called = name or Path(preset).name.removesuffix(".yaml")
     if not _NAME.fullmatch(called):
         raise ConfError(
@@ -146,7 +147,10 @@ def _called(preset: str | Path, name: str | None, out: str | Path | None) -> str
         )
     if out is not None:
         require_writable(Path(out), "--out")
-        require_own(Path(out) / MODELS)
+        models = Path(out) / MODELS
+        if models.exists() and not (models.is_file() and models.read_bytes().startswith(_MADE.encode())):
+            raise ConfError(f"--out: {models} was not made by `raypipe finetune`. Name another folder")
+        _read(models)
     return called
 
 
@@ -179,15 +183,18 @@ def _train(
 
     connection.connect(session.settings.ray)
     began, told = time.monotonic(), list[tuple[int, float]]()  # step, and the time of its end
-    shown = session.shown()
-    with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
+    progress = session.shown()
+    with progress, progress.task("trained", "steps", planned.estimate.steps) as task:
 
         def advance(point: StepPoint) -> None:
             task.reach(point.step)
             told.append((point.step, time.monotonic()))
 
         trained = train_on_ray(inputs.job, inputs.run, f"{store.uri}/{TRAININGS}", inputs.workers, advance)
-    took = (time.monotonic() - began, _token_s(told, planned))
+    took, token_s = time.monotonic() - began, None
+    if len(told) > 1:  # seconds per token after the first step
+        share = (told[-1][0] - told[0][0]) / planned.estimate.steps
+        token_s = (told[-1][1] - told[0][1]) / (share * planned.estimate.tokens)
     with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as temporary:
         made = Path(temporary) / folder
         about = {"name": called, "labels": inputs.label_facts(), "step": trained.taken}
@@ -196,18 +203,11 @@ def _train(
         require_effect(trained.effect, None)
         replies = _asked(inputs, session, called, {p.name: p.read_bytes() for p in made.iterdir()})
         require_effect(trained.effect, replies)
-        record = _record(inputs, planned, trained, called, identity, took, replies)
+        record = _record(inputs, planned, trained, called, identity, replies)
+        record |= {"seconds": round(took, 1), "token_s": token_s}
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
         adapters.put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
-    adapters.remove_training(store.files, inputs.run)
-
-
-def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> float | None:
-    """Returns the mean seconds per token after the first step. None: fewer than two steps."""
-    if len(told) < 2:
-        return None
-    share = (told[-1][0] - told[0][0]) / planned.estimate.steps
-    return (told[-1][1] - told[0][1]) / (share * planned.estimate.tokens)
+    store.files.remove_folder(f"{TRAININGS}/{inputs.run}")
 
 
 def _asked(
@@ -216,11 +216,11 @@ def _asked(
     """Returns an engine's replies with and without the adapter. None: vLLM is not installed here, or the
     cluster file has no engines."""
     file = session.cluster_file()
-    if not engine_is_here() or (engines := file.engines) is None:
+    if importlib.util.find_spec("vllm") is None or (engines := file.engines) is None:
         return None
     room = inputs.model.max_model_len - inputs.rows[0].cut
     limits, needs = engines.limits(file.device), engines.needs(inputs.model)
-    return ask_both(inputs.model, called, adapter, inputs.examples[0].messages, room, limits, needs)
+    return ask_both(inputs.model, called, adapter, inputs.prompt, room, limits, needs)
 
 
 def _record(
@@ -229,11 +229,9 @@ def _record(
     trained: TrainedAdapter,
     called: str,
     identity: str,
-    took: tuple[float, float | None],
     replies: EngineReplies | None,
 ) -> dict[str, Any]:
-    """Returns the record of a training: content of the file RECORD and of the report. `took`: seconds in
-    total, and per token."""
+    """Returns the record of a training, without its times: content of the file RECORD and of the report."""
     look = trained.best_look
     return {
         "adapter": called,
@@ -246,8 +244,6 @@ def _record(
         "plan": planned.to_dict(),
         "workers": inputs.workers,
         "device": inputs.device,
-        "seconds": round(took[0], 1),
-        "token_s": took[1],
         "steps_done": len(trained.steps),
         "step_taken": trained.taken,
         "ended_early": len(trained.steps) < planned.estimate.steps,
@@ -280,21 +276,18 @@ def _registered(
     return FinetuneResult({**json.loads(raw), **more})
 
 
-_MADE = "# Made by `raypipe finetune`."  # beginning of a models file that `finetune` may overwrite
-
-
 def adapter_place(store: Store, home: Path, folder: str) -> str:
     """Returns an adapter's folder on this machine, for engines. If the store is a bucket, the folder is a
     copy under `home`. Its name has the training's digest, so each training has its own copy."""
     if store.files.local:
         return f"{store.uri}/{ADAPTERS}/{folder}"
     here = home / "adapters" / folder
-    if not (here / RECIPE).is_file():
+    if not (here / adapters.RECIPE).is_file():
         draft = here.with_name(f".{folder}.tmp")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         for file in store.files.names(f"{ADAPTERS}/{folder}"):
-            (draft / file).write_bytes(adapter_file(store.files, folder, file) or b"")
+            (draft / file).write_bytes(adapters.adapter_file(store.files, folder, file) or b"")
         draft.rename(here)
     return str(here)
 
@@ -312,16 +305,6 @@ def entry_with(
     earlier = _read(models).get(base, {}).get("adapters", {})
     kept = {n: p for n, p in earlier.items() if Path(p).is_dir()}  # missing folders were pruned
     return {**values, "adapters": {**others, **kept, called: place}}
-
-
-def require_own(models: Path) -> None:
-    """Raises ConfError if `write_entry` did not write this models file, or if the file cannot be read."""
-    if models.exists() and not (models.is_file() and models.read_bytes().startswith(_MADE.encode())):
-        raise ConfError(
-            f"--out: {models} was not made by `raypipe finetune`, which would write it again without its "
-            "comments. Name another folder"
-        )
-    _read(models)
 
 
 def write_entry(models: Path, base: str, entry: Mapping[str, Any]) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raypipe.api.session import Session
-from raypipe.contrib.finetune import estimate as estimates
-from raypipe.contrib.finetune import rows as training_rows
-from raypipe.contrib.finetune.label_files import LabelFolder, counts, read_labels
+from raypipe.contrib.finetune.estimate import TrainingEstimate, estimate, require_memory
+from raypipe.contrib.finetune.label_files import Label, LabelFolder, counts, read_labels
 from raypipe.contrib.finetune.model import Device, FourBit, four_bit, require_modules
 from raypipe.contrib.finetune.preset import Preset, read_preset
+from raypipe.contrib.finetune.rows import ChatTokenizer, TrainingRow, fitting, open_chat_tokenizer, tokenized
 from raypipe.contrib.finetune.training_job import TrainingJob
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError, DataError, ModelMissing
+from raypipe.core.llm import Chat
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.models import generator_files
@@ -34,11 +36,11 @@ class FinetuneInputs:
     preset_name: str
     labels: LabelFolder
     model: Model  # the base, without adapters
-    chats: training_rows.ChatTokenizer
-    examples: tuple[training_rows.TrainingExample, ...]  # one per entry of `rows`, same order
-    rows: tuple[training_rows.TrainingRow, ...]
-    held_out: tuple[training_rows.TrainingRow, ...]
-    left_out: tuple[training_rows.TrainingRow, ...]  # rows longer than max_seq_len
+    chats: ChatTokenizer
+    rows: tuple[TrainingRow, ...]  # of labels to train on
+    prompt: Chat  # of the first row
+    held_out: tuple[TrainingRow, ...]
+    left_out: int  # rows longer than max_seq_len
     device: Device
     gpu_gib: float  # memory of the smallest GPU of the cluster file; 0: no GPU
     workers: int
@@ -71,18 +73,16 @@ class FinetuneInputs:
             self.model, self.preset, self.rows, self.held_out, self.device, THREADS, self.four_bit.on
         )
 
-    def estimate(self, records: Sequence[str]) -> estimates.TrainingEstimate:
+    def estimate(self, records: Sequence[str]) -> TrainingEstimate:
         """Estimates memory and time of the training. `records`: JSON texts of earlier trainings' records.
         Raises ClusterTooSmall if a GPU has too little memory."""
-        earlier = estimates.seconds_of(records, self.model.weights, self.device)
+        of_base = (self.model.weights, self.device)
+        trees = [t for t in map(json.loads, records) if (t["base"], t["device"]) == of_base]
+        earlier = [t["token_s"] * t["workers"] for t in trees if t["token_s"]]
         flops = gemm() if self.device == "cpu" and not earlier else None
-        found = estimates.estimate(self.job, len(self.left_out), self.workers, earlier, flops)
-        estimates.require_memory(found.memory, self.gpu_gib)
+        found = estimate(self.job, self.left_out, self.workers, earlier, flops)
+        require_memory(found.memory, self.gpu_gib)
         return found
-
-    def shown(self, row: training_rows.TrainingRow) -> str:
-        """Returns a row as the base reads it, with marks around the trained tokens."""
-        return training_rows.shown(self.chats, row)
 
     def label_facts(self) -> dict[str, Any]:
         """Returns the facts about the labels for the adapter's recipe."""
@@ -93,7 +93,7 @@ class FinetuneInputs:
             "data": self.labels.data,
             "rows": len(self.rows),
             "held_out": len(self.held_out),
-            "left_out": len(self.left_out),
+            "left_out": self.left_out,
             "counts": counts(self.labels.labels),
         }
 
@@ -116,18 +116,14 @@ def read_inputs(
     device: Device = "cuda" if cluster.device.startswith("cuda") else "cpu"
     if device == "cpu" and model.dtype == "float16":
         raise ConfError(
-            f"--base {base}: its dtype is float16, which is not trained on a CPU. Use an entry of dtype "
-            "float32 or bfloat16, or a cluster file with GPUs"
+            f"--base {base}: its dtype is float16, which is not trained on a CPU. Use float32 or bfloat16"
         )
-    chats = training_rows.open_chat_tokenizer(Path(model.path), base, model.template)
-    examples = [
-        training_rows.TrainingExample(x.question_id, x.messages, x.label, x.split) for x in given.labels
-    ]
-    rows = {e.id: training_rows.tokenized(chats, e) for e in examples}
-    kept, longer = training_rows.fitting(rows.values(), chosen.max_seq_len, chosen.too_long)
+    chats = open_chat_tokenizer(Path(model.path), base, model.template)
+    rows = {x.question_id: tokenized(chats, x) for x in given.labels}
+    kept, longer = fitting(rows.values(), chosen.max_seq_len, chosen.too_long)
     short = {row.id for row in kept}
-    train = [e for e in examples if e.split == "train" and e.id in short]
-    held = [e for e in examples if e.split == "held-out" and e.id in short]
+    train = [x for x in given.labels if x.split == "train" and x.question_id in short]
+    held = [x for x in given.labels if x.split == "held-out" and x.question_id in short]
     _require_labels(given.path, train)
     _require_room(kept, model)
     gpus = int(sum(m.nodes * m.gpus for m in cluster.machines))
@@ -137,7 +133,7 @@ def read_inputs(
     if chosen.effective_batch % count:
         raise ConfError(
             f"--workers {count}: expected a divisor of the {chosen.effective_batch} rows of a step "
-            "(effective_batch), so that each worker has as many. Set another number of either"
+            "(effective_batch)"
         )
     gpu_gib = min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
     return FinetuneInputs(
@@ -146,10 +142,10 @@ def read_inputs(
         given,
         model,
         chats,
-        tuple(train),
-        tuple(rows[e.id] for e in train),
-        tuple(rows[e.id] for e in held),
-        tuple(longer),
+        tuple(rows[x.question_id] for x in train),
+        train[0].messages,
+        tuple(rows[x.question_id] for x in held),
+        len(longer),
         device,
         gpu_gib if device == "cuda" else 0.0,
         count,
@@ -163,31 +159,29 @@ def base_model(session: Session, name: str) -> Model:
     model = session.catalog().model(name)
     if model.loader != "vllm":
         raise ConfError(
-            f"--base {name}: expected a model of loader vllm, whose weights are here to be trained on, found "
-            f"{model.kind} of loader {model.loader!r}"
+            f"--base {name}: expected a model of loader vllm, found {model.kind} of loader {model.loader!r}"
         )
     model = replace(model, adapters=(), adapter_paths=())
     generator_files.check(model)
     for package in ("peft", "trl"):
         if importlib.util.find_spec(package) is None:
             raise ModelMissing(
-                f"finetune needs the package {package}, and it is not here. Get it with: pip install "
-                "'raypipe[local]'"
+                f"finetune needs the package {package}. Get it with: pip install 'raypipe[local]'"
             )
     return model
 
 
-def _require_labels(where: Path, train: Sequence[training_rows.TrainingExample]) -> None:
+def _require_labels(where: Path, train: Sequence[Label]) -> None:
     if not train:
         raise DataError(f"{where}: expected labels of split train, found none: all of them are held out")
-    if len({e.answer for e in train}) == 1:
+    if len({x.label for x in train}) == 1:
         raise DataError(
-            f"{where}: all {len(train)} labels to train on say {train[0].answer!r}; a model would learn to "
-            "say it to everything. Label questions of both kinds: that have an answer, and that have none"
+            f"{where}: all {len(train)} labels to train on say {train[0].label!r}; a model would learn to "
+            "say it to everything. Label questions with an answer and questions without one"
         )
 
 
-def _require_room(rows: Sequence[training_rows.TrainingRow], model: Model) -> None:
+def _require_room(rows: Sequence[TrainingRow], model: Model) -> None:
     most = max(rows, key=lambda row: len(row.ids))
     if len(most.ids) > model.max_model_len:
         raise ConfError(

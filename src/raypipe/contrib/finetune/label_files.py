@@ -1,8 +1,8 @@
 """Files of training labels: a folder of labels, and the file in which people correct labels.
 
 A folder has labels.parquet, one row per question, and labels.json, facts about the labels. `raypipe labels`
-writes it, and the training of an adapter reads it. People correct labels before the folder is written. The
-rules that give labels are in `training_labels`.
+writes the folder, and the training of an adapter reads it. `raypipe forget` removes labels from it. The rules
+that give labels are in `training_labels`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,9 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Chat, Message
 from raypipe.core.records import Gold, Question, Reply, digest
 from raypipe.core.textfile import TextLine, filled, replacing, write_json, write_json_lines
+
+if TYPE_CHECKING:
+    from raypipe.store.text_places import Gone  # imports LanceDB, which no training worker needs
 
 FORMAT = 1  # version of the format of labels.parquet and labels.json
 ROWS, ABOUT = "labels.parquet", "labels.json"
@@ -115,13 +118,21 @@ def write_labels(
     about: Mapping[str, str] | None = None,
     questions: Mapping[str, str] | None = None,
 ) -> str:
-    """Writes labels into a folder, labels.json last, and returns their digest.
+    """Writes labels into a folder, labels.json last, and returns the digest of the labels.
 
     `recipe` and `data` are digests. `about`: further facts for labels.json. `questions`: question id ->
     digest of its text; questions without a label are ignored. Raises DataError if there are no labels, if a
     question has two, and if a label is empty.
     """
-    _require(labels, str(folder))
+    if not labels:
+        raise DataError(f"{folder}: expected labels, found none. {_AGAIN}")
+    seen = Counter(x.question_id for x in labels)
+    if twice := [id for id, n in seen.items() if n > 1]:
+        raise DataError(
+            f"{folder}: expected one label for each question, found {seen[twice[0]]} of {twice[0]}"
+        )
+    if empty := [x.question_id for x in labels if not x.label.strip()]:
+        raise DataError(f"{folder}: expected a label that says something, found an empty one of {empty[0]}")
     with replacing(folder / ROWS) as draft:
         pq.write_table(pa.Table.from_pylist([asdict(x) for x in labels], SCHEMA), draft, compression="zstd")
     named = labels_digest(labels)
@@ -158,8 +169,8 @@ def read_labels(folder: Path) -> LabelFolder:
         ) from e
     if (found := labels_digest(labels)) != named:
         raise DataError(
-            f"{folder}: {ROWS} is not the table that {ABOUT} is of: expected rows of digest {named[:12]}, "
-            f"found {found[:12]}. {_AGAIN}"
+            f"{folder}: {ROWS} is not the table that {ABOUT} describes: expected digest {named[:12]}, found "
+            f"{found[:12]}. {_AGAIN}"
         )
     known = {"format", "digest", "recipe", "data", "rows", "counts", "questions"}
     rest = {k: str(v) for k, v in tree.items() if k not in known}
@@ -168,18 +179,6 @@ def read_labels(folder: Path) -> LabelFolder:
 
 
 _AGAIN = "Make the labels again: `raypipe labels RECIPE --store URI`"
-
-
-def _require(labels: Sequence[Label], where: str) -> None:
-    if not labels:
-        raise DataError(f"{where}: expected labels, found none. {_AGAIN}")
-    seen = Counter(x.question_id for x in labels)
-    if twice := [id for id, n in seen.items() if n > 1]:
-        raise DataError(
-            f"{where}: expected one label for each question, found {seen[twice[0]]} of {twice[0]}"
-        )
-    if empty := [x.question_id for x in labels if not x.label.strip()]:
-        raise DataError(f"{where}: expected a label that says something, found an empty one of {empty[0]}")
 
 
 def _label(row: Mapping[str, Any]) -> Label:
@@ -230,3 +229,35 @@ def require_share(name: str, value: float | None) -> None:
     """Raises ConfError if a share is below 0, or 1 or more."""
     if value is not None and not 0 <= value < 1:
         raise ConfError(f"{name}: expected a share from 0 up to, not including, 1; found {value:g}")
+
+
+class LabelFolders:
+    """Folders of labels (`evaluation.forgotten.TextFolders`), from which a forget removes texts."""
+
+    def find(self, places: Sequence[Path]) -> list[Path]:
+        found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(ABOUT)))
+        return [f for f in found if (f / ROWS).is_file()]
+
+    def held(self, folder: Path, gone: Gone) -> tuple[str, int]:
+        labels = read_labels(folder)
+        return labels.digest, sum(_shows(x, gone) for x in labels.labels)
+
+    def take_out(self, folder: Path, gone: Gone) -> None:
+        found = read_labels(folder)
+        if left := [x for x in found.labels if not _shows(x, gone)]:
+            write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
+            return
+        for name in (ABOUT, ROWS):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _shows(label: Label, gone: Gone) -> bool:
+    """Returns whether a label may show a removed text: an answer to its question rests on that text, or no
+    stored answer is known to be safe. The second case does not apply to imported labels."""
+    if label.question_id in gone.resting:
+        return True
+    known = any(label.question_id in ids for ids in gone.safe.values())
+    return label.rule != "imported" and not known
+
+
+FORGETS = LabelFolders()

@@ -3,8 +3,8 @@
 Rules of the db3 paper (section 3.3): a judge compares the step's answer with the true one (p_check_gt). If
 the answer is wrong, the judge decides whether the step's context has the true answer (p_context). Both calls
 are ordinary stages, so they are cached, planned, resumed and committed once. One stage holds the golds and
-writes them as replies. Only the judging prompts read these replies, and no run of such a recipe can be
-promoted. `training_labels` derives the labels from the judgements.
+writes them as replies, which only the judging prompts read. No run of such a recipe can be promoted.
+`training_labels` derives the labels from the judgements.
 """
 
 from __future__ import annotations
@@ -88,50 +88,44 @@ def labelling(
     own = {TRUTHS, TRUTH, *((AGREES, MENTIONED) if judged else ())}
     if taken := sorted(own & {w.removeprefix(REPLY) for w in (*made, *step.writes())}):
         raise ConfError(
-            f"recipe {recipe.name}: reply {taken[0]!r} has the name of one that labelling makes. Call it "
-            "something else"
+            f"recipe {recipe.name}: reply {taken[0]!r} has the name of one that labelling makes. Rename it"
         )
     when: dict[str, Labels] = dict(_ungated(stage, made).when)
-    if judged:
-        when[TRUTH] = (ANSWERED,)
-        truths = _own_stage("truths", Truths(golds=golds), {})
-        judging: Sequence[Stage[Step]]
-        if judge == WORDS:
-            judging = [_own_stage("words", WordJudge(step=step), {TRUTH: (ANSWERED,)})]
-        else:
-            judging = _judging(recipe, step, judge or step.model, check, context)
-        stages = [*before, truths, replace(stage, step=step, when=when), *judging]
-    else:
+    after: Sequence[Stage[Step]]
+    prefer: tuple[str, ...] = (step.into,)
+    if not judged:
+        # A person's label needs only the chat: with the skipped truth, a row with an unreadable reply passes.
+        golds, prefer = {}, (step.into, TRUTH)
         runs = (s for s in recipe.question[at + 1 :] if graph_replies(s.step) is not None)
         after = [replace(s, when={}) for s in runs if REPLY + step.into in s.step.reads()]
-        # A person's label needs only the chat: with the skipped truth, a row with an unreadable reply passes.
-        truths = _own_stage("truths", Truths(golds={}), {})
-        stages = [*before, truths, replace(stage, step=step, when=when), *after]
-    stages.append(Stage("decide", Decide(prefer=(step.into, *(() if judged else (TRUTH,))))))
+    else:
+        when[TRUTH] = (ANSWERED,)
+        if judge == WORDS:
+            after = [_own_stage("words", WordJudge(step=step), {TRUTH: (ANSWERED,)})]
+        else:
+            after = _judging(recipe, step, judge or step.model, check, context)
+    truths, labelled = _own_stage("truths", Truths(golds=golds), {}), replace(stage, step=step, when=when)
+    stages = (*before, truths, labelled, *after, Stage("decide", Decide(prefer=prefer)))
     name = f"{recipe.name}+labels-{step.into}"
-    whole = replace(recipe, name=name, file=f"{recipe.file}+labels-{step.into}", question=tuple(stages))
+    whole = replace(recipe, name=name, file=f"{recipe.file}+labels-{step.into}", question=stages)
     named = WORDS if judge == WORDS else (judge or step.model).name
     return Labelling(checked(whole, Where(name)), recipe, step, named if judged else "")
 
 
 def _stage_of(recipe: Recipe, into: str | None) -> int:
     """Returns the index of the step to label. Raises ConfError if no step fits."""
-    known = {s.step.into: n for n, s in enumerate(recipe.question) if isinstance(s.step, Generate)}
+    known = {s.step.into: (n, s.step) for n, s in enumerate(recipe.question) if isinstance(s.step, Generate)}
     if into is not None and into not in known:
-        raise ConfError(
-            f"--step {into}: recipe {recipe.name} has no generate step of that reply; "
-            f"{did_you_mean(into, known)}"
-        )
+        hint = did_you_mean(into, known)
+        raise ConfError(f"--step {into}: recipe {recipe.name} has no generate step of that reply; {hint}")
     answering = ("plain", "confidence")
-    words = [n for n in known.values() if cast(Generate, recipe.question[n].step).reply in answering]
+    words = [(n, step) for n, step in known.values() if step.reply in answering]
     if into is None and not words:
         raise ConfError(f"recipe {recipe.name} has no generate step that answers: name one with --step")
-    at = words[-1] if into is None else known[into]
-    step = cast(Generate, recipe.question[at].step)
+    at, step = words[-1] if into is None else known[into]
     if step.model.absent:
         raise ConfError(
-            f"recipe {recipe.name}: {recipe.question[at].name} asks no model, so there is nothing to label. "
-            "Name a model with --set or --llm"
+            f"{recipe.question[at].name} asks no model, so there is nothing to label. Name one with --llm"
         )
     if step.reply not in (*answering, "calls"):
         raise ConfError(
@@ -139,8 +133,7 @@ def _stage_of(recipe: Recipe, into: str | None) -> int:
         )
     if step.reply != "calls" and "context" not in {v for p in step.prompt.values() for v in p.variables}:
         raise ConfError(
-            f"--step {step.into}: its prompt shows no context, so whether the truth could be read there has "
-            "no answer. Label a step that reads passages or facts"
+            f"--step {step.into}: its prompt shows no context. Label a step that reads passages or facts"
         )
     return at
 

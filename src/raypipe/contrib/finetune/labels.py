@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,26 @@ from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.recipes.resolve import prompt_file
 
-HELD_OUT = 0.1  # share of questions that decide when training stops; no source gives a value
+
+@dataclass(frozen=True, slots=True)
+class LabelOptions(EvalOptions):
+    """Options of `make_labels`: those of the eval that answers and judges, and the fields below.
+
+    `judge` names the judging model. None: the step's own model. "words": no model, the words of the truth
+    decide."""
+
+    step: str | None = None  # name of the step's reply; None: the last step that answers in words
+    where: Sequence[str] = ()  # clauses LABEL=V1,V2 that select questions; (): all
+    against: Sequence[str | Path] = ()  # evaluation questions, as files or LABEL=V1,V2
+    held_out: float = 0.1  # share of questions that decide when training stops; no source gives a value
+    idk_share: float | None = None  # share of train rows that say "i don't know"; None: unchanged
+    review: str | Path | None = None  # file to write for a person's corrections
+    reviewed: str | Path | None = None  # such a file; its lines marked "use": true outrank the rules
+
+
+CAPS = ("max_calls", "max_usd", "max_hours")
+OF_RUN = (*CAPS, "labels", "only_new", "fresh", "retry_faults", "refresh", "changes", "on_plan", "began")
+"""Options that the eval takes as they are."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,49 +68,43 @@ def make_labels(
     data: Data = (),
     store: Place = None,
     out: str | Path | None = None,
-    step: str | None = None,
-    where: Sequence[str] = (),
-    against: Sequence[str | Path] = (),
-    held_out: float = HELD_OUT,
-    idk_share: float | None = None,
-    review: str | Path | None = None,
-    reviewed: str | Path | None = None,
     session: Session | None = None,
     **options: Any,
 ) -> LabelsResult:
     """Makes training labels for one step of a recipe by the rules of the db3 paper.
 
-    `step`: name of the step's reply; None: the last step that answers in words. The step answers the
-    questions of `data`, or all stored questions. `where` selects among them by clauses `LABEL=V1,V2`. The
-    option `judge` names the judging model; None: the step's own model; "words": no model, the words of the
-    truth decide. `against`: evaluation questions, as files or `LABEL=V1,V2`. A question in both sets, or
-    nearly so, raises DataError. `held_out`: share of questions in the split held-out. `idk_share`: share of
-    train rows that say "i don't know"; None: unchanged. `review`: file to write for a person's corrections.
-    `reviewed`: such a file; its lines marked "use": true outrank the rules. Labels of calls come only from
-    such a file. Replies are cached, so an equal second call sends no chat. `out`: folder for labels.parquet
-    and labels.json; None: a new folder under $RAYPIPE_HOME/runs.
+    The step answers the questions of `data`, or all stored questions. `options` are fields of
+    `LabelOptions`. Labels of calls come only from a person's file (`reviewed`). Replies are cached, so an
+    equal second call sends no chat. `out`: folder for labels.parquet and labels.json; None: a new folder
+    under $RAYPIPE_HOME/runs.
 
-    Raises ConfError, ModelMissing, DataError (also if all labels are of one kind), and the errors of
-    `evaluate`.
+    Raises ConfError, ModelMissing and the errors of `evaluate`. Raises DataError if a question is `against`,
+    too, or nearly so, and if all labels are of one kind.
     """
-    session, how = session or Session(), EvalOptions(**options)
-    made, asked, given, drafts = _prepare(
-        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how
-    )
+    session, how = session or Session(), LabelOptions(**options)
+    made, asked, given, drafts = _prepare(session, recipe, data, store, out, how)
     folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
-    others = ("judge", "format", "fields", "limit", "kind", "rule", "oracle", "only", "check")
-    of_run = {k: v for k, v in options.items() if k not in others}
+    of_run = {k: v for k, v in options.items() if k in OF_RUN}
     run = evaluate(made.recipe, (), asked.store, folder, session, **of_run, only=list(asked.ids), check=False)
     pipeline = offline_pipeline(session, asked.store, made.recipe)
     questions = list(questions_of(pipeline, asked.ids, None))
     judged = list(training_labels.judged_answers(pipeline, questions, asked.golds, made))
     if drafts is not None:
         label_files.write_review(drafts, judged, made.into)
-    labels = training_labels.labels_from(judged, given, held_out, idk_share)
-    named = ""
+    labels = training_labels.labels_from(judged, given, how.held_out, how.idk_share)
+    named, model = "", made.step.model
     if labels or made.judged:
         training_labels.require_kinds(labels, made.judged, judged)
-        about = _about(made, asked, where)
+        about = {
+            "step": made.into,
+            "recipe_name": made.base.name,
+            "model": model.name,
+            "model_weights": model.weights,
+            "judge": made.judge,
+            "labelled_by": made.recipe.digest(),
+            "store": asked.store.uri,
+            "where": " ".join(how.where),
+        }
         texts = {id: row_digest(text) for id, text in asked.texts.items()}
         data_named = training_labels.data_digest(questions, asked.golds)
         named = label_files.write_labels(folder, labels, made.base.digest(), data_named, about, texts)
@@ -105,37 +118,15 @@ def plan_labels(
     recipe: Named,
     data: Data = (),
     store: Place = None,
-    step: str | None = None,
-    where: Sequence[str] = (),
-    against: Sequence[str | Path] = (),
     out: str | Path | None = None,
-    held_out: float = HELD_OUT,
-    idk_share: float | None = None,
-    review: str | Path | None = None,
-    reviewed: str | Path | None = None,
     session: Session | None = None,
     **options: Any,
 ) -> PlanResult:
     """Plans the calls that `make_labels` may make, without making them. Takes the same arguments, and raises
     the errors that `make_labels` raises before its first call."""
-    session, how = session or Session(), EvalOptions(**options)
+    session, how = session or Session(), LabelOptions(**options)
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
-        made, asked, _, _ = _prepare(
-            session,
-            recipe,
-            data,
-            store,
-            out,
-            step,
-            where,
-            against,
-            held_out,
-            idk_share,
-            review,
-            reviewed,
-            how,
-            Path(scratch),
-        )
+        made, asked, _, _ = _prepare(session, recipe, data, store, out, how, Path(scratch))
         only: dict[str, Any] = {"fields": how.fields, "only": asked.ids}
         return plan(made.recipe, data, asked.store, how.format, session=session, **only)
 
@@ -146,25 +137,18 @@ def _prepare(
     data: Data,
     store: Place,
     out: str | Path | None,
-    step: str | None,
-    where: Sequence[str],
-    against: Sequence[str | Path],
-    held_out: float,
-    idk_share: float | None,
-    review: str | Path | None,
-    reviewed: str | Path | None,
-    how: EvalOptions,
+    how: LabelOptions,
     scratch: Path | None = None,
 ) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:
     """Checks all names, then reads files and questions. Returns the labelling recipe, the questions, a
     person's labels (question id -> label), and the review file. `scratch`: see `training_questions`."""
-    label_files.require_share("--held-out", held_out)
-    label_files.require_share("--idk-share", idk_share)
+    label_files.require_share("--held-out", how.held_out)
+    label_files.require_share("--idk-share", how.idk_share)
     if out is not None:
         require_writable(run_folder(out, session.settings, "", ""), "--out")
     drafts, corrections = (
         None if file is None else Path(session.settings.place(str(file), name))
-        for file, name in ((review, "--review"), (reviewed, "--import"))
+        for file, name in ((how.review, "--review"), (how.reviewed, "--import"))
     )
     if drafts is not None:
         require_file(drafts, "--review")
@@ -175,37 +159,31 @@ def _prepare(
     corrected = None if corrections is None else label_files.read_review(corrections)
     given = several(data)
     base = session.over(store, bool(given)).recipe(recipe, given)
-    judge = _judge(session, how.judge)
+    judge: Model | Words | None = None
+    if how.judge is not None:
+        judge = WORDS if how.judge == WORDS else generator_of(session, "--judge", how.judge)
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
-    named = labelling(base, step, judge, check, context, {})
+    named = labelling(base, how.step, judge, check, context, {})
     if not named.judged and drafts is None and corrected is None:
         raise ConfError(
-            f"--step {named.into}: labels of calls are drafts until a person has looked at them. Write the "
-            "drafts with --review FILE, correct them, and name the file with --import"
+            f"--step {named.into}: labels of calls are drafts until a person has looked at them. Write them "
+            "with --review FILE, correct them, and name the file with --import"
         )
-    asked = training_questions(session, given, store, where, against, how, scratch)
-    truths = {
-        id: asked.golds[id].answers for id in asked.ids if id in asked.golds and asked.golds[id].answers
-    }
-    made = labelling(base, step, judge, check, context, truths)
+    asked = training_questions(session, given, store, how.where, how.against, how, scratch)
+    golds = {id: asked.golds[id].answers for id in asked.ids if id in asked.golds}
+    truths = {id: answers for id, answers in golds.items() if answers}
+    made = labelling(base, how.step, judge, check, context, truths)
     if made.judged and not truths:
         raise DataError(
-            f"{asked.store.uri}: expected training questions with answers, found none of {len(asked.ids)} "
-            "with one"
+            f"{asked.store.uri}: expected training questions with answers, found {len(asked.ids)} without"
         )
-    splits = training_labels.splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
+    splits = training_labels.splits_of({id: asked.texts[id] for id in asked.ids}, how.held_out)
     if (made.judged or corrected) and "train" not in splits.values():
         raise DataError(
-            f"--held-out {held_out:g}: expected questions to train on, found all {len(asked.ids)} held out. "
-            "Lower it, or label more questions"
+            f"--held-out {how.held_out:g}: expected questions to train on, found all "
+            f"{len(asked.ids)} held out. Lower it, or label more questions"
         )
     return made, asked, _reviewed(session, made, corrected or {}, asked), drafts
-
-
-def _judge(session: Session, name: str | None) -> Model | Words | None:
-    if name is None or name == WORDS:
-        return WORDS if name == WORDS else None
-    return generator_of(session, "--judge", name)
 
 
 def _reviewed(
@@ -222,20 +200,6 @@ def _reviewed(
     return {id: label for id, (label, _) in corrected.items()}
 
 
-def _about(made: Labelling, asked: TrainingQuestions, where: Sequence[str]) -> dict[str, str]:
-    model = made.step.model
-    return {
-        "step": made.into,
-        "recipe_name": made.base.name,
-        "model": model.name,
-        "model_weights": model.weights,
-        "judge": made.judge,
-        "labelled_by": made.recipe.digest(),
-        "store": asked.store.uri,
-        "where": " ".join(where),
-    }
-
-
 def _found(
     made: Labelling,
     folder: Path,
@@ -249,12 +213,7 @@ def _found(
 ) -> dict[str, Any]:
     steps, split = run.run.steps, label_files.counts(labels)["split"]
     planned = [s.planned for s in steps]
-    about = {r: {"about": p[0], "label": p[1]} for r, p in training_labels.PATHS.items()}
-    paths = [
-        {**p, **(about[p["rule"]] if p["rule"] else {"about": training_labels.WHY[p["why"]], "label": ""})}
-        for p in map(asdict, training_labels.paths_of(judged, given))
-        if made.judged or p["rule"] in ("", "imported")
-    ]
+    paths = training_labels.paths_of(judged, given)
     return dict(
         out=folder,
         digest=named,
@@ -267,7 +226,7 @@ def _found(
         split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
         rules=sorted({x.rule for x in labels}),
         mix=training_labels.mix_of(labels),
-        paths=paths,
+        paths=[p for p in paths if made.judged or p.rule in ("", "imported")],
         examples=training_labels.examples_of(judged, labels),
         evaluated=asked.evaluated,
         planned=None if None in planned else sum(p or 0 for p in planned),

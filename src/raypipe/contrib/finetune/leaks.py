@@ -29,8 +29,6 @@ class Leak:
     kind: Literal["id", "text", "near"]
     question: str  # id of the training question
     other: str  # id of the evaluation question
-    text: str  # of the training question
-    other_text: str
     overlap: float  # 0..1, of the words of both, weighted by rarity
 
 
@@ -46,17 +44,15 @@ def leaks(training: Mapping[str, str], evaluated: Mapping[str, str]) -> list[Lea
     >>> leaks({"a": "Who wrote Sea of Glass in 1911?"}, {"b": "Who wrote Sea of Glass in 1912?"})
     []
     """
-    by_question: dict[str, Leak] = {}
-    for id in training.keys() & evaluated.keys():
-        by_question[id] = Leak("id", id, id, training[id], evaluated[id], 1.0)
+    by_question = {id: Leak("id", id, id, 1.0) for id in training.keys() & evaluated.keys()}
     spelled = {_plain(text): id for id, text in evaluated.items()}
     for id, text in training.items():
         if id not in by_question and (other := spelled.get(_plain(text))) is not None:
-            by_question[id] = Leak("text", id, other, text, evaluated[other], 1.0)
+            by_question[id] = Leak("text", id, other, 1.0)
     rest = {id: text for id, text in training.items() if id not in by_question}
     for id, other, overlap in _near(rest, evaluated):
         if id not in by_question or by_question[id].overlap < overlap:
-            by_question[id] = Leak("near", id, other, rest[id], evaluated[other], overlap)
+            by_question[id] = Leak("near", id, other, overlap)
     return [by_question[id] for id in training if id in by_question]
 
 

@@ -10,7 +10,7 @@ TABLE = PluginTable(
     locked=True,
     conf=str(Path(__file__).with_name("conf")),
     files={"finetune": "raypipe.contrib.finetune.preset:Preset"},
-    forgets={"labels": "raypipe.contrib.finetune.forgotten_labels:FOLDERS"},
+    forgets={"labels": "raypipe.contrib.finetune.label_files:FORGETS"},
     commands={
         "labels": Command(
             "run",

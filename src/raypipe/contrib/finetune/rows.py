@@ -20,20 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from raypipe.contrib.finetune.label_files import Label
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.llm import Chat
 from raypipe.models.folder import json_object
 from raypipe.models.generator_files import harmless, marks_of
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingExample:
-    """A chat and the reply that the model should give."""
-
-    id: str  # of its question, or another name for error messages
-    messages: Chat
-    answer: str  # the assistant's turn
-    split: Literal["train", "held-out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,60 +60,46 @@ def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatToke
         ) from e
     if not tokenizer.chat_template:
         raise ConfError(
-            f"model {name!r}: {folder} has no chat template, so the format of its prompts is "
-            "unknown. Use the model's chat or instruct version, or put the template of its family in "
-            "chat_template.jinja"
+            f"model {name!r}: {folder} has no chat template, so the form of its prompts is unknown. Use the "
+            "model's chat or instruct version, or put the template of its family in chat_template.jinja"
         )
-    ends = end_marks(folder, tokenizer.eos_token_id)
-    if not ends:
+    ids = [tokenizer.eos_token_id]
+    for path in (folder / "generation_config.json", folder / "config.json"):
+        named = json_object(path).get("eos_token_id") if path.is_file() else None
+        ids += named if isinstance(named, list) else [named]
+    if not (ends := frozenset(i for i in ids if isinstance(i, int))):
         raise ConfError(
-            f"model {name!r}: {folder} names no end mark (eos_token), so a model could not learn to stop. "
-            "Fetch the folder again"
+            f"model {name!r}: {folder} names no end mark (eos_token) to learn. Fetch the folder again"
         )
     return ChatTokenizer(name, tokenizer, marks_of(tokenizer), ends, json.loads(template or "{}"))
 
 
-def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
-    """Returns the token ids that end a reply, from the tokenizer and the model's two configuration files."""
-    found: list[Any] = [of_tokenizer]
-    for path in (folder / "generation_config.json", folder / "config.json"):
-        ids = json_object(path).get("eos_token_id") if path.is_file() else None
-        found += ids if isinstance(ids, list) else [ids]
-    return frozenset(i for i in found if isinstance(i, int))
-
-
-def tokenized(chats: ChatTokenizer, example: TrainingExample) -> TrainingRow:
-    """Tokenizes one example. Raises DataError if the answer is empty or the template refuses the chat. Raises
+def tokenized(chats: ChatTokenizer, label: Label) -> TrainingRow:
+    """Tokenizes the chat and the answer of a label. Raises DataError if the template refuses the chat. Raises
     ConfError if the prompt is not a prefix of the whole chat, and if no end mark follows the answer."""
-    answer = harmless(chats.marks, example.answer).strip()
-    if not answer:
-        raise DataError(f"label {example.id!r}: expected an answer to train, found an empty text")
-    turns = [{"role": m.role, "content": harmless(chats.marks, m.content)} for m in example.messages]
+    answer = harmless(chats.marks, label.label).strip()
+    where = f"label {label.question_id!r}: the chat template of model {chats.name!r}"
+    turns = [{"role": m.role, "content": harmless(chats.marks, m.content)} for m in label.messages]
     try:
         prompt = _rendered(chats, turns, begins=True)
         whole = _rendered(chats, [*turns, {"role": "assistant", "content": answer}], begins=False)
     except Exception as e:  # jinja2's errors, or any that a template raises
-        raise DataError(
-            f"label {example.id!r}: the chat template of model {chats.name!r} refuses this chat: {e}"
-        ) from e
+        raise DataError(f"{where} refuses this chat: {e}") from e
     cut = len(prompt)
     if whole[:cut] != prompt:
         pairs = enumerate(zip(prompt, whole, strict=False))
         differs = next((i for i, (a, b) in pairs if a != b), min(cut, len(whole)))
         raise ConfError(
-            f"label {example.id!r}: the chat template of model {chats.name!r} begins a chat differently "
-            "with and without its answer (first difference at token "
-            f"{differs} of {cut}), so training would not see what serving sends. Use a "
-            "template whose prompt is a prefix of the whole chat"
+            f"{where} begins a chat differently with and without its answer (first difference at token "
+            f"{differs} of {cut}). Use a template whose prompt is a prefix of the whole chat"
         )
     end = next((i for i in range(cut, len(whole)) if whole[i] in chats.ends), None)
     if end is None:
         raise ConfError(
-            f"label {example.id!r}: the chat template of model {chats.name!r} writes no end mark after the "
-            f"answer (ids {sorted(chats.ends)}), so the model would not learn to stop. Put the end mark in "
-            "its template, or name the mark that it writes as eos_token_id in generation_config.json"
+            f"{where} writes no end mark after the answer (ids {sorted(chats.ends)}). Put one in it, or name "
+            "the mark that it writes as eos_token_id in generation_config.json"
         )
-    return TrainingRow(example.id, tuple(whole[: end + 1]), cut)
+    return TrainingRow(label.question_id, tuple(whole[: end + 1]), cut)
 
 
 def _rendered(chats: ChatTokenizer, turns: Sequence[Mapping[str, str]], begins: bool) -> list[int]:
@@ -144,9 +120,8 @@ def fitting(
         most = max(longer, key=lambda row: len(row.ids))
         raise DataError(
             f"{len(longer)} of {len(rows)} labels are longer than max_seq_len {max_seq_len}; the longest, "
-            f"{most.id!r}, has {len(most.ids)} tokens. Set max_seq_len={len(most.ids)} if memory allows, "
-            "give the recipe of the labels a smaller context_tokens, or train without them: --set "
-            "too_long=leave_out"
+            f"{most.id!r}, has {len(most.ids)} tokens. Raise max_seq_len if memory allows, give the recipe "
+            "of the labels a smaller context_tokens, or train without them: --set too_long=leave_out"
         )
     return [row for row in rows if len(row.ids) <= max_seq_len], longer
 

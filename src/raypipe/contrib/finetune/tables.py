@@ -33,20 +33,16 @@ def print_labels(console: Console, record: Mapping[str, Any]) -> None:
     for e in record["examples"]:
         said = f"; {record['step']} said {cut(e['reply'], SHOWN_CHARS, '...')!r}" if e["reply"] else ""
         say(console, f"  {e['rule']}: {e['query']} truth {e['gold']!r}{said}; label {e['label']!r}")
-    say(console, _leaks(record))
+    leaks = "not looked for; --against DATA names what will be evaluated on"
+    if record["evaluated"]:
+        leaks = f"none between these and {record['evaluated']} questions that are evaluated on"
+    say(console, f"leaks: {leaks}")
     calls = f"calls: {record['computed']} computed, {record['cached']} cached, at most {record['planned']}"
     say(console, calls, fold=True)
     if record["digest"]:
         say(console, f"{record['out']}: labels.parquet, labels.json")
     if record["review"]:
         say(console, f'{record["review"]}: correct a label, set "use": true, then add --import', fold=True)
-
-
-def _leaks(record: Mapping[str, Any]) -> str:
-    """Returns the line about leaks between training and evaluation questions."""
-    if not record["evaluated"]:
-        return "leaks: not looked for; --against DATA names what will be evaluated on"
-    return f"leaks: none between these and {record['evaluated']} questions that are evaluated on"
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:

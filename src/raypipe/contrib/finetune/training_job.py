@@ -47,8 +47,7 @@ class TrainingJob:
         raise Diverged(
             f"step {point.step}: loss {point.loss:g}, gradient norm {point.norm:g}: not finite numbers, in "
             f"the batch of labels {', '.join(self.rows[i].id for i in batch[:NAMED])}{more}. Nothing was "
-            f"written. Lower lr (it was {point.lr:.3g} at this step), or look at these labels: raypipe "
-            "finetune ... --show 3"
+            f"written. Lower lr, {point.lr:.3g} at this step, or look at these labels (--show 3)"
         )
 
 

@@ -163,6 +163,8 @@ class LabelPath:
     rule: str  # "": no label
     why: str  # reason for no label; "": there is a label
     questions: int
+    about: str  # the condition or the reason, in words
+    label: str  # the label that the rule gives; "": none
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,19 +243,16 @@ def require_kinds(labels: Sequence[Label], by_rules: bool, judged: Sequence[Judg
         whys = Counter(WHY[a.why] for a in judged if a.why is not None)
         reasons = "".join(f"; {n}: {why}" for why, n in whys.most_common())
         raise DataError(
-            f"labels: expected train rows, found none of {len(judged)} questions{reasons}. Lower --held-out, "
-            "or label more questions"
+            f"labels: expected train rows, found none of {len(judged)} questions{reasons}. Label more"
         )
     kinds = set(train)
     if by_rules:
         words = {x: "invalid question" if "invalid" in x.lower() else "answer" for x in train}
         kinds = {"i don't know" if abstains(x) else word for x, word in words.items()}
     if len(kinds) < 2:
-        only = next(iter(kinds))
         raise DataError(
-            f"labels: expected labels of more than one kind, found {len(train)}, all {only!r}: a model "
-            "that is trained on these says nothing else. Take questions that the step answers rightly and "
-            "others that it cannot answer, or another --idk-share"
+            f"labels: expected labels of more than one kind, found {len(train)}, all {kinds.pop()!r}. Take "
+            "questions that the step answers rightly and others that it cannot answer, or another --idk-share"
         )
 
 
@@ -273,8 +272,8 @@ def paths_of(judged: Sequence[JudgedAnswer], reviewed: Mapping[str, str]) -> tup
     """Counts the questions of each path: all rules first, then the reasons for no label."""
     rules = Counter("imported" if a.question.id in reviewed else a.rule for a in judged)
     whys = Counter[Unlabelled](a.why for a in judged if a.why is not None and a.question.id not in reviewed)
-    found = [LabelPath(r, "", rules.get(r, 0)) for r in PATHS if r != "imported" or reviewed]
-    return (*found, *(LabelPath("", w, n) for w, n in sorted(whys.items())))
+    found = [LabelPath(r, "", rules[r], *PATHS[r]) for r in PATHS if r != "imported" or reviewed]
+    return (*found, *(LabelPath("", w, n, WHY[w], "") for w, n in sorted(whys.items())))
 
 
 def examples_of(judged: Sequence[JudgedAnswer], labels: Sequence[Label]) -> tuple[LabelExample, ...]:

@@ -66,7 +66,7 @@ def training_questions(
     golds = {**golds_of(opened, list(texts), "answers"), **here}
     chosen = [id for id in texts if _matches(golds.get(id), wanted)]
     if not chosen:
-        _none_chosen(wanted, golds, opened)
+        raise _none_chosen(wanted, golds, opened)
     ids = tuple(chosen[: how.limit])
     for said, labels in stored.items():
         evaluated |= _stored_with(opened, said, labels)
@@ -97,16 +97,14 @@ def _matches(gold: Gold | None, wanted: Mapping[str, Sequence[str]]) -> bool:
     return all(labels.get(name) in values for name, values in wanted.items())
 
 
-def _none_chosen(where: Mapping[str, Sequence[str]], golds: Mapping[str, Gold], store: Store) -> None:
+def _none_chosen(where: Mapping[str, Sequence[str]], golds: Mapping[str, Gold], store: Store) -> DataError:
     for name, wanted in where.items():
         values = Counter(g.labels[name] for g in golds.values() if name in g.labels)
         if not values.keys() & set(wanted):
             there = ", ".join(f"{v} ({n} questions)" for v, n in sorted(values.items())[:20]) or "none"
-            raise DataError(
-                f"{store.uri}: --where {name}={','.join(wanted)}: expected questions of that {name}, found "
-                f"{there}"
-            )
-    raise DataError(f"{store.uri}: expected questions that all of {', '.join(where)} choose, found none")
+            given = f"{store.uri}: --where {name}={','.join(wanted)}"
+            return DataError(f"{given}: expected questions of that {name}, found {there}")
+    return DataError(f"{store.uri}: expected questions that all of {', '.join(where)} choose, found none")
 
 
 def _read(session: Session, given: Sequence[str | Path], how: EvalOptions) -> dict[str, str]:
@@ -137,12 +135,12 @@ def _refuse_leaks(training: Mapping[str, str], evaluated: Mapping[str, str]) -> 
     if not (found := leaks(training, evaluated)):
         return
     how = {"id": "the same id", "text": "the same text", "near": "nearly the same words"}
-    first = "; ".join(
-        f"{x.question} ({x.text!r:.60}) and {x.other} ({x.other_text!r:.60}): {how[x.kind]}"
+    pairs = [
+        f"{x.question} ({training[x.question]!r:.60}) and {x.other} ({evaluated[x.other]!r:.60}): "
+        f"{how[x.kind]}"
         for x in found[:SHOWN]
-    )
+    ]
     raise DataError(
         f"--against: expected training questions that are not evaluated on, found {len(found)} of "
-        f"{len(training)} in both: {first}. A score on these would say nothing. Leave them out of one of the "
-        "two, by --where or in the files"
+        f"{len(training)} in both: {'; '.join(pairs)}. Leave them out of one of the two, as by --where"
     )

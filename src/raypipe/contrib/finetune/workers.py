@@ -101,8 +101,8 @@ def train_on_ray(
     for kind, each in needs.items():
         if workers * each > have.get(kind, 0.0):
             raise ClusterTooSmall(
-                f"{workers} workers need {workers * each:g} {kind}s, the cluster has "
-                f"{have.get(kind, 0.0):g}. Give --workers a smaller number, or a larger cluster"
+                f"{workers} workers need {workers * each:g} {kind}s, the cluster has {have.get(kind, 0.0):g}"
+                ". Lower --workers"
             )
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)  # its messages are raised here instead
     notes = ray.remote(num_cpus=0)(_Notes).remote()

@@ -28,9 +28,9 @@ from raypipe.runs.pipeline.recipe_tables import AnswerSources, ann_names, answer
 from raypipe.runs.pipeline.table_build import TableBuild, TableBuilder, again_id, no_connection, single_worker
 from raypipe.runs.pipeline.tasks import Runner, TableTask, Verb, WorkerConfig, Workers
 from raypipe.store import ANSWERS, Store, TableRun, begun
+from raypipe.store.housekeeping import abandon
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.inverter import Inverter, merge_segments
-from raypipe.store.keep import abandon
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.sources import all_sources, by_source, corpus_sum
 

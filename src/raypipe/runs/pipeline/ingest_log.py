@@ -20,7 +20,7 @@ from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.run_parts import ReplacedRows
 from raypipe.store import AddedMeanwhile, Store, commit
 from raypipe.store.files import INGESTED, RUNS
-from raypipe.store.keep import abandon, tables, unfinished
+from raypipe.store.housekeeping import abandon, tables, unfinished
 from raypipe.store.parts import begun, sealed, unsealed
 from raypipe.store.tables import INGEST_TABLES, OF_SOURCES
 

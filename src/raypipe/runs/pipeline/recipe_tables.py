@@ -21,8 +21,9 @@ from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.recipes.step_contract import approximate, embedder_of
 from raypipe.runs.record import AnswerKey
 from raypipe.store import Store
+from raypipe.store.fields import LAYOUTS, NAMED, fields_now
 from raypipe.store.ids import Ids, filters
-from raypipe.store.index import LAYOUTS, NAMED, IndexSpec, Pinned, fields_now, index_spec
+from raypipe.store.index import IndexSpec, Pinned, index_spec
 from raypipe.store.sources import lacking as lacking_tables
 from raypipe.store.sources import rows_id, sources_without
 from raypipe.store.vector_search import ann_index, recall_of, require_ann

@@ -18,7 +18,8 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.pipeline.operators import retried
 from raypipe.runs.pipeline.tasks import Runner, RunTask, Share, Task, TaskResult, WorkerConfig, results_of
-from raypipe.store import Store, keep, write_part
+from raypipe.store import Store, write_part
+from raypipe.store import housekeeping as keep
 from raypipe.store.inverter import Inverter
 from raypipe.store.memo.disk import add_folded, cut, ensure_memo, fold, merge_memo, replaces, waiting
 from raypipe.store.parts import drop_records, read_record, record_path

@@ -26,7 +26,7 @@ from raypipe.serving.ray.models import Broadcast, RetryingHandle
 from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.serving.serve_kit import ServeKit
 from raypipe.store import Store
-from raypipe.store.keep import disk_bytes
+from raypipe.store.housekeeping import disk_bytes
 
 WARM_S = 60.0
 """Seconds for the questions that a replica answers before it gets requests. Meanwhile the deployments load

@@ -1,7 +1,7 @@
 """Cache by value behind a kit: equal texts, pairs and chats to an equal model are computed once.
 
-If one of several requests raises, the results of the others are kept, and those are not sent again. This
-module depends on the contracts of kits, and on storage only through `Memo`. Steps do not depend on it.
+If one of several requests raises, the results of the other requests are kept, and only the failed one is sent
+again. This module depends on the contracts of kits, and on storage only through `Memo`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Workers read the memo tables at the versions of the run's start. A worker immediately writes its computed
 values to a new file, named by the digest of its content. It then keeps them in memory. The driver or workers
 later merge such files into the tables. A lost value is computed again, and of a duplicate only one is read,
-so no transaction is needed. A failed write is owed: the next call repeats it before it looks up.
+so no transaction is needed. A failed write is owed: the next call repeats the write before its look-up.
 
 A plan counts the requests of a finished run as cached, if their table never lost a value. So each loss is
 noted by an empty file; processes need not agree on an order.
@@ -36,11 +36,11 @@ from raypipe.store.commit import append
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, StoreUnavailable, reaching
 from raypipe.store.files import MEMO, MEMO_LOSSES, manifest_version
+from raypipe.store.housekeeping import key_ranges
 from raypipe.store.ids import missing, rows
-from raypipe.store.keep import key_ranges
 from raypipe.store.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.parts import write_rows
-from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, embeddings_schema, kind_of
+from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, embeddings_schema
 
 # Bytes of computed keys and values that a process keeps in memory: 10,000 vectors of 768 numbers, as many as
 # five questions with fifty real pages each need. A text that returns after more than that is computed again.
@@ -161,8 +161,6 @@ class MergeSummary:
 def waiting(store: Store) -> dict[str, dict[str, int]]:
     """Maps each memo table to its unmerged cache files and their bytes."""
     found = {table: store.files.sizes(f"{MEMO}/{table}") for table in store.files.names(MEMO)}
-    for table in found:
-        kind_of(table)
     return {t: {f"{MEMO}/{t}/{name}": size for name, size in files.items()} for t, files in found.items()}
 
 
@@ -211,7 +209,7 @@ def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
     """Makes a missing memo table, with the columns of one of its cache files."""
     for name in names if not store.has(table) else ():
         content = store.files.read(name)
-        if content is not None and intact(name.rpartition("/")[2], content):
+        if content is not None and intact(name, content):
             store.ensure(table, pa.ipc.open_file(content).schema.remove_metadata())
             return
 
@@ -223,7 +221,7 @@ def fold(store: Store, table: str, names: Sequence[str]) -> tuple[pa.Table, list
     tables, damaged = list[pa.Table](), 0
     for name in names:
         content = store.files.read(name)  # None: another driver merged it meanwhile
-        if content is not None and intact(name.rpartition("/")[2], content):
+        if content is not None and intact(name, content):
             tables.append(arrow.rows_of(content))
         elif content is not None:
             note_loss(store, table, name)
@@ -271,10 +269,8 @@ def note_loss(store: Store, table: str, what: str) -> None:
 def has_lost(store: Store, table: str) -> bool:
     """Returns whether values of a memo table are lost, or unmerged in a damaged file; true for a missing
     table."""
-    if store.files.names(f"{MEMO_LOSSES}/{table}"):
-        return True
     names = store.files.names(f"{MEMO}/{table}")
-    if not names and not store.has(table):
+    if store.files.names(f"{MEMO_LOSSES}/{table}") or not (names or store.has(table)):
         return True
     held = ((name, store.files.read(f"{MEMO}/{table}/{name}")) for name in names)
     return any(content is not None and not intact(name, content) for name, content in held)
@@ -282,7 +278,7 @@ def has_lost(store: Store, table: str) -> bool:
 
 def intact(name: str, content: bytes) -> bool:
     """Returns whether a cache file has its original content: its name is the digest of this content."""
-    return digest(content) == name.removesuffix(".arrow")
+    return digest(content) == name.rpartition("/")[2].removesuffix(".arrow")
 
 
 log = logging.getLogger("raypipe.store.memo")
