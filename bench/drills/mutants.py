@@ -32,7 +32,7 @@ from raypipe.evaluation.fault_budget import row_faults
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store, put
-from raypipe.text.html import PageLimits, storable
+from raypipe.text.html import ParserLimits, storable
 
 ROOT = Path(__file__).parents[2]
 TAGS = ("div", "table", "td", "font", "a", "p", "script", "style", "svg", "template", "select", "b", "!--")
@@ -187,7 +187,7 @@ def main() -> int:
     print(json.dumps(found))
     whole = found["done"] + found["failed"] + found["pending"] == given.pages
     raised = "unparsable" in found["reasons"]
-    return 0 if whole and not raised and found["slowest_part_s"] < 20 * PageLimits().wall_s else 1
+    return 0 if whole and not raised and found["slowest_part_s"] < 20 * ParserLimits().wall_s else 1
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import raypipe
 from raypipe.contrib.world.api import synthesize
 from raypipe.core.errors import RaypipeError
 from raypipe.evaluation.report.experiments import print_fit
-from raypipe.text.spans import read
+from raypipe.text.typed_answers import read
 
 PAGES, PAGE_CHARS = 5, 1500  # of a question
 

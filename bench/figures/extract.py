@@ -51,7 +51,7 @@ from raypipe.core.errors import RaypipeError
 from raypipe.metrics.paired_tests import paired, rate_interval
 from raypipe.steps.extract import Extract
 from raypipe.text.candidates import SourceText, candidates
-from raypipe.text.spans import read
+from raypipe.text.typed_answers import read
 
 ROOT = Path(__file__).parents[2]
 FITTED = ROOT / "conf" / "fitted" / "local-extract.yaml"

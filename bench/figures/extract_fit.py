@@ -30,7 +30,7 @@ from raypipe.steps.extract import (
     shown,
 )
 from raypipe.text.evidence import FEATURES, Fitted
-from raypipe.text.spans import decide
+from raypipe.text.typed_answers import decide
 
 RIDGE = 3.0  # on standardised features
 ROUNDS = 4  # of weighing candidates by the fit before

@@ -27,7 +27,7 @@ from raypipe.text import bm25
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.evidence import ANALYZER
 from raypipe.text.html import fold, storable, to_text
-from raypipe.text.spans import AskedQuestion, dates, day_of, read
+from raypipe.text.typed_answers import AskedQuestion, dates, day_of, read
 from raypipe.text.words import analyse, character_windows
 
 NQ, SQUAD = "openqa/nq_gold_passage_odd.jsonl.gz", "squad/xquad.en.json.gz"

@@ -90,7 +90,7 @@ def test_no_pattern_of_the_package_takes_more_than_linear_time(patterns):
         "models/generator_files.py",  # of an adapter's own file; marks of a tokenizer, escaped
         "readers/documents/walk.py",  # of a user's globs, by fnmatch
         "store/lease.py",  # the name of a file, escaped
-        "text/spans.py",  # those of a table of the module
+        "text/typed_answers.py",  # those of a table of the module
     }
 
 

@@ -15,8 +15,8 @@ from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, fresh_byt
 from raypipe.readers.documents.page_layout import in_order, zigzags
 from raypipe.readers.documents.page_tables import Box
 from raypipe.readers.documents.page_text import dehyphenated, joined
-from raypipe.readers.documents.plain import decoded, markdown
-from raypipe.readers.documents.plain import table as csv_text
+from raypipe.readers.documents.text_files import decoded, markdown
+from raypipe.readers.documents.text_files import table as csv_text
 from raypipe.readers.documents.walk import file_kind
 from raypipe.readers.rows import UnusableLine
 from raypipe.text.blocks import plain_blocks
@@ -423,10 +423,11 @@ def test_a_file_that_changes_between_stat_and_open_is_refused(tmp_path):
 
 
 def test_front_matter_gives_fields_and_neither_a_title_nor_a_section(reader):
-    said = "# of a wiki\nTeam Name: HR\nDate: 2 March 2025\ntags: [a]\nn: 0x10\n"
+    said = "# of a wiki\nTeam Name: HR\nDate: 2 March 2025\ntags: [a, b]\nn: 0x10\ncustomer: [acme]\n"
     text = f"---\n{said}---\n# Leave\n\nThe leave.\n"
     found = reader.read("leave.md", text.encode())
-    assert found.fields == {"date": "2025-03-02", "n": "16", "team_name": "HR"}
+    assert found.fields == {"customer": "acme", "date": "2025-03-02", "n": "16", "team_name": "HR"}
+    assert found.skipped == ("tags",), "a list of several values is no field"
     assert (found.title, [m.label for m in found.sections]) == ("Leave", ["Leave"])
     assert found.content == "# Leave\n\nThe leave.\n", "what is a field is no text to quote"
     assert found.content[found.sections[0].start :].startswith("# Leave")

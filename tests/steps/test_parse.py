@@ -11,7 +11,7 @@ from raypipe.core.arrow import corpus_table, fault_column
 from raypipe.core.records import Fault, Source, source_id
 from raypipe.models.kit import LocalKit
 from raypipe.steps.parse import COMPARED_EVERY, Parse
-from raypipe.text.html import PageLimits, ParseJob, SandboxedParser
+from raypipe.text.html import ParseJob, ParserLimits, SandboxedParser
 
 
 def table(*contents, kind="page"):
@@ -124,7 +124,7 @@ def test_parse_runs_in_ray_tasks_and_actors_and_leaves_no_child(local_ray):
     @ray.remote(num_cpus=1)  # workers cannot import this file, so what they run names the package alone
     def task(sources):
         found = asyncio.run(Parse().open(LocalKit(None))(sources))
-        with SandboxedParser(PageLimits(cpu_s=0.3)) as limited:
+        with SandboxedParser(ParserLimits(cpu_s=0.3)) as limited:
             (refused,) = limited.run([ParseJob(b"<div>x" * 100_000, "lxml", "bs4")])
         return found["text"].to_pylist(), refused.reason, len(psutil.Process().children())
 

@@ -6,7 +6,7 @@ import pytest
 from raypipe.text import evidence
 from raypipe.text.candidates import Sentence
 from raypipe.text.evidence import FEATURES, Fitted, FittedOn
-from raypipe.text.spans import TypedSpan, read
+from raypipe.text.typed_answers import TypedSpan, read
 
 ON = FittedOn("a file and its digest", "even rows", "log loss")
 

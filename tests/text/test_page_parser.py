@@ -10,7 +10,7 @@ import pytest
 
 from raypipe.core.records import Fault
 from raypipe.core.sandbox import Cancelled
-from raypipe.text.html import PageLimits, ParsedPage, ParseJob, SandboxedParser, to_text
+from raypipe.text.html import ParsedPage, ParseJob, ParserLimits, SandboxedParser, to_text
 
 GOOD = [ParseJob(b"<p>one"), ParseJob(b"<p>two<p hidden>x"), ParseJob("<p>dreißig 😀".encode())]
 SLOW = ParseJob(b"<div>x" * 40_000, "lxml", "bs4")  # some .9 s of CPU for BeautifulSoup
@@ -22,7 +22,7 @@ def texts(answers):
 
 @pytest.fixture
 def quick():
-    with SandboxedParser(PageLimits(cpu_s=0.4)) as limited:
+    with SandboxedParser(ParserLimits(cpu_s=0.4)) as limited:
         yield limited
 
 
@@ -45,7 +45,7 @@ def test_a_page_over_the_time_limit_is_refused_and_the_others_are_done(quick):
 
 
 def test_time_on_the_wall_is_transient_as_load_may_have_taken_it():
-    with SandboxedParser(PageLimits(wall_s=0.3, cpu_s=60)) as limited:
+    with SandboxedParser(ParserLimits(wall_s=0.3, cpu_s=60)) as limited:
         (refused,) = limited.run([SLOW])
     assert isinstance(refused, Fault) and refused.reason == "timeout" and refused.transient
 
@@ -59,13 +59,13 @@ def test_a_page_that_only_comparing_made_slow_is_parsed_without(quick):
 
 
 def test_a_page_over_the_memory_limit_is_refused_and_the_others_are_done():
-    with SandboxedParser(PageLimits(memory_bytes=40 << 20, cpu_s=20)) as limited:
+    with SandboxedParser(ParserLimits(memory_bytes=40 << 20, cpu_s=20)) as limited:
         answers = limited.run([GOOD[0], ParseJob(b"<i>x" * 2_000_000), GOOD[1]])
     assert texts(answers) == ["one", "memory", "two x"]
 
 
 def test_a_page_that_is_too_large_or_no_html_never_reaches_a_parser():
-    limited = SandboxedParser(PageLimits(page_bytes=1000))
+    limited = SandboxedParser(ParserLimits(page_bytes=1000))
     assert texts(limited.run([ParseJob(b"x" * 1001), ParseJob(b"%PDF-1.4")])) == ["too_large", "not_html"]
     assert children() == []
 

@@ -31,18 +31,10 @@ from raypipe.core.records import Document, Gold, Question, digest
 from raypipe.core.textfile import filled, write_json_lines, write_text
 from raypipe.readers import files, lines
 from raypipe.readers.fields import fields_of
+from raypipe.readers.file_read import FileRead
 from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import (
-    BadLine,
-    Fields,
-    FileRead,
-    ReadCounts,
-    ReaderLimits,
-    Row,
-    require_rows,
-    source_of,
-)
+from raypipe.readers.rows import BadLine, Fields, ReadCounts, ReaderLimits, Row, require_rows, source_of
 
 WANTED = ("corpus", "queries")  # prefixes of the names of its files
 
@@ -75,7 +67,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
     """Yields a row for each document, then for each query with its judgements. Raises DataError if no line of
-    a file can be read: a corpus is useless without its queries."""
+    a file can be read."""
     counts = read.counts
     corpora, queries, judged = inputs_of(paths, counts)
 
@@ -162,8 +154,8 @@ def _judgements(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits)
 
 def write_pool(path: Path, folder: Path, questions: int) -> None:
     """Writes corpus.jsonl, queries.jsonl and qrels.trec from a file of questions with passages (`ctxs`). The
-    corpus has every passage of the file once. The queries are the first `questions` questions; the passages
-    of a question are relevant to it. Raises DataError if a line has another form."""
+    corpus has every passage once; the passages of each of the first `questions` questions are relevant to it.
+    Raises DataError if a line has another form."""
     corpus: dict[str, dict[str, str]] = {}
     queries, judged = [], []
     for number, line in enumerate(filled(path)):

@@ -1,4 +1,4 @@
-"""Turns of a conversation, read from the messages of a chat request, a row of data or a file.
+"""Turns of a conversation, from the messages of a chat request, a row or a file.
 
 A message is an object with `role`, and with `content` or `text`. Only messages of user and assistant become
 turns. Messages of a system or a tool are ignored; any other role is an error. This module opens no files.
@@ -45,7 +45,7 @@ def number_of(turns: Sequence[Turn]) -> int:
 
 
 def text_of(content: Any) -> Any:
-    """Joins the text parts of a message's content, as chat clients send it; other content is unchanged."""
+    """Joins the text parts of a message's content; returns other content unchanged."""
     if not isinstance(content, list):
         return content
     parts = (p.get("text") for p in content[:MOST_PARTS] if isinstance(p, Mapping))

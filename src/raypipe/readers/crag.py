@@ -42,8 +42,9 @@ from typing import Any, get_args
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
 from raypipe.core.textfile import written
 from raypipe.readers.conversation import turns_of
+from raypipe.readers.file_read import FileRead
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import STEP, Fields, FileRead, Row, UnusableLine, kind, source_of
+from raypipe.readers.rows import STEP, Fields, Row, UnusableLine, kind, source_of
 
 CAPTURED = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
@@ -86,11 +87,9 @@ def _row(line: JsonLine) -> Row:
 def cited(
     question: str, pages: list[Any]
 ) -> tuple[tuple[Citation, ...], tuple[Source, ...], tuple[Fault, ...]]:
-    """Reads a question's search results: its citations, distinct sources, and faults of omitted pages. Raises
+    """Reads a question's search results: citations, distinct sources, and faults of omitted pages. Raises
     UnusableLine if the list has another shape."""
-    citations: list[Citation] = []
-    sources: dict[str, Source] = {}
-    faults: list[Fault] = []
+    citations, sources, faults = list[Citation](), dict[str, Source](), list[Fault]()
 
     def source(kind: SourceKind, content: str) -> str | None:
         if not content or content.isspace():
@@ -134,8 +133,7 @@ def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
         try:
             others = json.loads(others or "[]")
         except ValueError as e:
-            detail = f"{name}: expected a list, found text that is no JSON list"
-            raise UnusableLine("wrong_type", detail) from e
+            raise UnusableLine("wrong_type", f"{name}: expected a list, found text that is no JSON") from e
     if others is not None and not isinstance(others, list):
         raise UnusableLine("wrong_type", f"{name}: expected a list, found {kind(others)}")
     return [("answer", value["answer"]), *((f"{name}[{i}]", o) for i, o in enumerate(others or []))]

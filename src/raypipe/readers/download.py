@@ -86,9 +86,8 @@ QASPER_FILES = ("qasper-train-v0.3.json", "qasper-dev-v0.3.json", "qasper-test-v
 def crag(
     task: Literal["1", "3"], folder: Path, progress: Progress, version: Literal["v4", "v5"] = "v4"
 ) -> list[Path]:
-    """Downloads CRAG's archive of Task 1 (which is that of Task 2) or Task 3 to `folder`. The default is v4,
-    the earlier release, so that results compare with older ones. v5 adds the label `popularity`, for
-    slices."""
+    """Downloads CRAG's archive of Task 1 (also that of Task 2) or Task 3 to `folder`. The default is v4, the
+    earlier release, so that results compare with older ones. v5 adds the label `popularity`, for slices."""
     if (task, version) not in CRAG:
         known = ", ".join(f"task {t} {v}" for t, v in CRAG)
         raise ConfError(f"CRAG has no task {task} {version}: expected one of {known}.")
@@ -129,9 +128,9 @@ def fetch(
 ) -> list[Path]:
     """Downloads these files to `folder`, in order; a complete file is not requested again.
 
-    `hosts` may serve the files (default: the host of the base address). Raises DataError in four cases: the
-    disk is too small, a file of that name has other content, the server sends other bytes than published, or
-    six attempts in a row receive nothing. The received part remains as NAME.partial, to be resumed next time.
+    `hosts` may serve the files (default: the host of the base address). Raises DataError if the disk is too
+    small, a file of that name has other content, the server sends other bytes than published, or six attempts
+    in a row receive nothing. The next call resumes the part that was received, NAME.partial.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted, missing = [(f, folder / f.name) for f in files], list[tuple[RemoteFile, Path, Path]]()
@@ -140,38 +139,28 @@ def fetch(
             missing.append((file, path, folder / f"{file.name}.partial"))
             continue
         if path.stat().st_size != file.size or _sha256(path) != file.sha256:
-            raise DataError(
-                f"{path}: expected the published content, found another. Move the file away or delete it."
-            )
+            raise DataError(f"{path}: expected the published content, found another. Move or delete it.")
         progress(file.name, file.size, file.size)
     held = sum(partial.stat().st_size for _, _, partial in missing if partial.exists())
     needed, free = sum(f.size for f, _, _ in missing) - held, shutil.disk_usage(folder).free
     if needed > free:
-        raise DataError(
-            f"{folder}: {needed:,} bytes are missing, but only {free:,} are free. Free some space first."
-        )
+        raise DataError(f"{folder}: {needed:,} bytes are missing, but only {free:,} are free. Free some.")
     base = httpx.URL(base_url)
     allowed = hosts or (base.host,)
 
     def refuse_strangers(request: httpx.Request) -> None:
         if request.url.host not in allowed or (base.scheme == "https" != request.url.scheme):
-            raise DataError(
-                f"{request.url}: named by a redirect; only {', '.join(allowed)} may serve this file."
-            )
+            raise DataError(f"{request.url}: a redirect; only {', '.join(allowed)} may serve this file.")
 
-    hooks = {"request": [refuse_strangers]}
-    with open_client(
-        httpx.Client, timeout=TIMEOUT, follow_redirects=True, max_redirects=REDIRECTS, event_hooks=hooks
-    ) as client:
+    how = {"timeout": TIMEOUT, "follow_redirects": True, "max_redirects": REDIRECTS}
+    with open_client(httpx.Client, event_hooks={"request": [refuse_strangers]}, **how) as client:
         for file, path, partial in missing:
             backoff = Backoff(ATTEMPTS, first_s=1.0, jitter=jitter)
             _receive(client, urljoin(base_url, file.name), file, partial, progress, pause, backoff)
             if (found := _sha256(partial)) != file.sha256:
                 partial.unlink()
-                raise DataError(
-                    f"{path}: expected sha256 {file.sha256}, received {found}. Nothing was kept. Run it "
-                    "again; if it fails again, the published file changed, or a proxy changes it."
-                )
+                why = "Nothing was kept. Run it again; if it fails again, the file or a proxy changed"
+                raise DataError(f"{path}: expected sha256 {file.sha256}, received {found}. {why}.")
             os.replace(partial, path)
     return [path for _, path in wanted]
 
@@ -195,9 +184,7 @@ def _receive(
     while (have := partial.stat().st_size) != file.size:
         if have > file.size:
             partial.unlink()
-            raise DataError(
-                f"{url}: expected {file.size:,} bytes as published, received more. Nothing was kept."
-            )
+            raise DataError(f"{url}: expected {file.size:,} bytes as published, received more; kept none.")
         progress(file.name, have, file.size)
         after_s = 0.0
         try:
@@ -225,10 +212,8 @@ def _receive(
             if now > have:
                 backoff.reset()
             if (wait_s := backoff.next_s(after_s)) is None:
-                raise DataError(
-                    f"{url}: failed {ATTEMPTS} times in a row ({e}). {now:,} of {file.size:,} bytes are "
-                    "here; run it again to continue from there."
-                ) from e
+                here = f"{now:,} of {file.size:,} bytes are here; run it again to get the rest"
+                raise DataError(f"{url}: failed {ATTEMPTS} times in a row ({e}). {here}.") from e
             pause(wait_s)
 
 
@@ -238,8 +223,7 @@ def _start(response: httpx.Response, url: str, have: int, size: int) -> int:
     if status not in (200, 206):
         raise DataError(f"{url}: expected the file, found status {status} {response.reason_phrase}.")
     if headers.get("Content-Type", "").startswith("text/html"):
-        asked = "Is there a log-in page on this network?"
-        raise DataError(f"{url}: expected the file, found a web page. {asked}")
+        raise DataError(f"{url}: expected the file, found a web page: a log-in page of this network?")
     start, total = 0, int(headers.get("Content-Length", size))
     if status == 206:
         said = headers.get("Content-Range", "")

@@ -4,8 +4,8 @@
      "explanation": "Section 4 names it."}
 
 `document` and `explanation` may be missing. `raypipe examples` writes such a file from any data with answers.
-The identity of a pool is the digest of its bytes. They are read once, so the examples in a prompt are the
-bytes that were checked.
+The identity of a pool is the digest of its bytes, which are read once: the examples in a prompt are the bytes
+that were checked.
 """
 
 from __future__ import annotations

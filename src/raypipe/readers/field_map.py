@@ -118,9 +118,9 @@ def checked(fields: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
 
 
 def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tuple[str, ...]]) -> FieldMap:
-    """Maps roles to the fields of a file, by its first rows: the user's fields, then common names. Fields in
-    `named` that no row has are ignored, since another file may have them; `missing` checks them. Raises
-    DataError, which lists the file's fields, if no field has a question or a document's text."""
+    """Maps roles to the fields of a file, by its first rows: the user's fields, then common names. Ignores
+    `named` fields that no row has, since another file may have them (`missing`). Raises DataError, which
+    lists the file's fields, if no field has a question or a document's text."""
     seen = columns(rows)
     fields = {
         r: tuple(n for n in names if any(lookup(row, n)[0] for row in rows)) for r, names in named.items()
@@ -143,30 +143,27 @@ def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tupl
     inner = {role: name for role, name in nested.items() if _nested(rows, places, name)}
     found = FieldMap(fields, inner, frozenset(named.keys() & (fields.keys() | inner.keys())))
     if not found.asks() and not any(role in fields for role in CONTENT):
-        raise DataError(
-            f"{where}: expected a field with the question, or with the text of a document; "
-            f"found the fields {listed(seen)}.\nName it: --fields query=FIELD,answer=FIELD,documents=FIELD "
-            f"(names that are found: {', '.join(NAMES['query'][:4])}, ...)"
-        )
+        expected = "expected a field with the question, or with the text of a document"
+        known = f"(names that are found: {', '.join(NAMES['query'][:4])}, ...)"
+        mend = f"Name it: --fields query=FIELD,answer=FIELD,documents=FIELD {known}"
+        raise DataError(f"{where}: {expected}; found the fields {listed(seen)}.\n{mend}")
     return found
 
 
 def missing(named: Mapping[str, tuple[str, ...]], files: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Raises ConfError if the user named a field that none of the files (name -> first rows) has. A field
-    with a role of documents may also be in an object of a row's list of documents."""
+    """Raises ConfError if no file (name -> first rows) has a field that the user named. A field of documents
+    may also be in an object of a row's list of documents."""
     rows = [row for some in files.values() for row in some]
     seen = columns(rows)
     for role, names in named.items():
         for name in names:
-            if not any(lookup(row, name)[0] for row in rows) and not (
-                role in OF_DOCUMENT and _nested(rows, seen, name)
-            ):
-                said = did_you_mean(name, seen)
-                hint = f"{said} " if said.startswith("did") else ""
-                raise ConfError(
-                    f"--fields {role}={'+'.join(names)}: no field {name!r} in {', '.join(files)}; "
-                    f"{hint}its fields: {listed(seen)}"
-                )
+            inner = role in OF_DOCUMENT and _nested(rows, seen, name)
+            if inner or any(lookup(row, name)[0] for row in rows):
+                continue
+            said = did_you_mean(name, seen)
+            hint = f"{said} " if said.startswith("did") else ""
+            where = f"--fields {role}={'+'.join(names)}: no field {name!r} in {', '.join(files)}"
+            raise ConfError(f"{where}; {hint}its fields: {listed(seen)}")
 
 
 def _nested(rows: Sequence[Mapping[str, Any]], places: Iterable[str], name: str) -> bool:

@@ -5,8 +5,9 @@
     date: 2025-03-01
     ---
 
-A field is a text, a number, a boolean or a day, and is stored as text. Lists and objects are skipped. A
-field's name is in lower case, with `_` for characters that are no letters or digits.
+A field is a text, a number, a boolean or a day, and is stored as text. Objects are skipped, and so are lists,
+except a list of one value in front matter. A field's name is in lower case, with `_` for characters that are
+no letters or digits.
 
 Dates are read in many forms: ISO 8601 and its variants in databases, the dates of HTTP, mail and
 `Date.toString()`, CRAG's "MM/DD/YYYY, HH:MM:SS PT", seconds, milli-, micro- and nanoseconds since 1970,
@@ -55,12 +56,16 @@ def fields_of(values: Mapping[Any, Any]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, value in values.items():
-        key, text = field_name(str(name)[:MAX_CHARS])[:64], _text(value)
+        key, text = _key(name), _text(value)
         if key == "date" and text:
             text = _day(text)
         if key and key not in PLACE and text and len(text) <= MAX_CHARS and len(found) < MOST:
             found.setdefault(key, text)
     return dict(sorted(found.items()))
+
+
+def _key(name: Any) -> str:
+    return field_name(str(name)[:MAX_CHARS])[:64]
 
 
 def _text(value: Any) -> str:
@@ -85,30 +90,33 @@ def _day(text: str) -> str:
     return ""
 
 
-def front_matter(text: str) -> tuple[dict[str, str], str]:
-    """Splits a text into the fields of its front matter, which is YAML between `---`, and the rest.
+def front_matter(text: str) -> tuple[dict[str, str], tuple[str, ...], str]:
+    """Splits a text into fields of its front matter (YAML between `---`), skipped names, and the rest.
 
     A text that begins with `---` has front matter if a line before the closing `---` is `name: ...`; if no
-    line closes it, the second line counts. Any other text is returned whole, without fields. Raises
-    UnusableLine for front matter that is not closed or no mapping: without its fields the text must not be
-    searched.
+    line closes it, the second line counts. Any other text is returned whole, without fields. A list of one
+    value counts as the value. Names are skipped if their values cannot be fields. Raises UnusableLine for
+    front matter that is not closed or no mapping: without its fields the text must not be searched.
 
-    >>> front_matter("---\\nteam: hr\\n---\\n# Leave\\n")
-    ({'team': 'hr'}, '# Leave\\n')
+    >>> front_matter("---\\nteam: [hr]\\ntags: [a, b]\\n---\\n# Leave\\n")
+    ({'team': 'hr'}, ('tags',), '# Leave\\n')
     """
     line, why = 1, f"found no line --- that closes it in the first {FRONT_CHARS:,} characters"
     if found := _FRONT.match(text, 0, FRONT_CHARS):
         try:
             tree = yaml.load(found[1], Loader=yaml.CSafeLoader)
             if isinstance(tree, dict):
-                return fields_of(tree), text[found.end() :]
+                values = {n: v[0] if isinstance(v, list) and len(v) == 1 else v for n, v in tree.items()}
+                fields = fields_of(values)
+                skipped = [str(n) for n, v in values.items() if v and _key(n) not in fields]
+                return fields, tuple(skipped), text[found.end() :]
             why = f"found a {type(tree).__name__}"
         except (yaml.YAMLError, ValueError, RecursionError) as e:  # ValueError: a number of too many digits
             line = mark.line + 2 if (mark := getattr(e, "problem_mark", None)) else 1
             why = f"found {found[0].splitlines()[line - 1][:80]!r}: {getattr(e, 'problem', None) or e}"[:300]
     first, _, rest = text[:FRONT_CHARS].partition("\n")
     if first.rstrip(" \t") != "---" or not (_NAMED.search(found[1]) if found else _NAMED.match(rest)):
-        return {}, text
+        return {}, (), text
     mend = "Put a value with `: ` or `#` into quotes; if the first line is a rule, write it as ***"
     expected = "expected front matter, a YAML mapping between two lines ---"
     raise UnusableLine("front_matter", f"line {line}: {expected}, {why}. {mend}")
@@ -123,21 +131,10 @@ def of_path(name: str) -> dict[str, str]:
     return fields_of(dict(part.split("=", 1) for part in PurePosixPath(name).parts[:-1] if "=" in part))
 
 
-_HOURS: Final[Mapping[str, float]] = {
-    zone: hours
-    for hours, zones in {
-        0: "UT UTC GMT Z WET",
-        1: "WEST CET",
-        2: "CEST EET",
-        3: "EEST MSK",
-        9: "JST",
-        -4: "EDT",
-        -5: "ET EST CDT",
-        -6: "CST MDT",
-        -7: "MST PDT",
-        -8: "PT PST",
-    }.items()
-    for zone in zones.split()
+_ZONES = """0 UT UTC GMT Z WET, 1 WEST CET, 2 CEST EET, 3 EEST MSK, 9 JST,
+    -4 EDT, -5 ET EST CDT, -6 CST MDT, -7 MST PDT, -8 PT PST"""
+_HOURS: Final[Mapping[str, int]] = {
+    zone: int(hours) for part in _ZONES.split(",") for hours, *zones in [part.split()] for zone in zones
 }
 """Time zone -> hours ahead of UTC. PT and ET ignore summer time, an error of at most an hour."""
 _SINCE_1970 = re.compile(
@@ -163,8 +160,8 @@ _BEGIN = datetime(1, 1, 1, tzinfo=UTC)
 def order_of(when: Any, name: str) -> str:
     """Converts a date to a text that sorts by time; an empty value gives "".
 
-    A date without a time zone is taken as UTC. Raises UnusableLine, with the field's `name`, if the value is
-    no date or an ambiguous one.
+    A date without a time zone is taken as UTC. Raises UnusableLine, with `name` in the message, if the value
+    is no date or an ambiguous one.
 
     >>> order_of("Wed, 06 Mar 2024 03:19:02 GMT", "modified") < order_of("2024-03-06 05:00+01:00", "modified")
     True
@@ -203,9 +200,7 @@ def _moment(text: str) -> datetime:
     # Parsed with two default years and both orders of day and month: an ambiguous date gives two results.
     orders = (day_first, day_first) if day_first is not None else (False, True)
 
-    def zone(
-        name: str | None, offset: int | None
-    ) -> tzinfo | None:  # raises KeyError if `_HOURS` lacks the name
+    def zone(name: str | None, offset: int | None) -> tzinfo | None:  # KeyError: an unknown name
         seconds = offset if offset is not None or name is None else 3600 * _HOURS[name.upper()]
         return None if seconds is None else timezone(timedelta(seconds=seconds))
 

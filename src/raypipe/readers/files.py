@@ -17,19 +17,28 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any, Self
 
 from raypipe.core.environment import cores
 from raypipe.core.errors import DataError
-from raypipe.readers.rows import ReadCounts, ReaderLimits, Span
+from raypipe.readers.rows import ReadCounts, ReaderLimits
 from raypipe.readers.unpack import CHUNK, PIECE, packing_of, unpacked
 
 SEVERAL = 1 << 20  # least bytes of a packed file for which threads pay off: a second of unpacking
-
 NAME_BYTES = 1 << 20  # most bytes of the header of a tar archive that holds a long name
 NAME = re.compile(r"\A(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
 PACKED = re.compile(r"\.(gz|bz2)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Range of a file that is read separately: bytes of whole lines, or row groups of Parquet."""
+
+    start: int  # first byte or row group
+    stop: int  # end of the range, exclusive
+    first: int  # number of the range's first line or row in the file, from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +140,7 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
         packed, is_tar = packing_of(head), source.kind == "tar"
         if packed or (head[257:262] == b"ustar" and not is_tar):
             said, found = "a tar archive" if is_tar else "JSON lines", packed or "a tar archive"
-            raise DataError(
-                f"{source.name}: expected {said} by its name, found {found} by its bytes. Rename it."
-            )
+            raise DataError(f"{source.name}: expected {said} by its name, found {found} by bytes. Rename it.")
         if head:
             yield head
         yield from chunks
@@ -149,9 +156,8 @@ def _parts(stem: Path) -> tuple[Path, ...]:
     parts = {int(m["part"]): p for p in files if (m := NAME.fullmatch(p.name)) and m["part"]}
     missing = [f"part{n}" for n in range(min(*parts, 1), max(parts) + 1) if n not in parts]
     if missing:
-        have = ", ".join(f"part{n}" for n in sorted(parts))
-        lacking = ", ".join(missing)
-        raise DataError(f"{stem}: expected every part in one folder; {lacking} missing, {have} here.")
+        here, lacking = ", ".join(f"part{n}" for n in sorted(parts)), ", ".join(missing)
+        raise DataError(f"{stem}: expected every part in one folder; {lacking} missing, {here} here.")
     return tuple(parts[n] for n in sorted(parts))
 
 
@@ -171,78 +177,51 @@ def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
     counts.empty_files += empty
 
 
-class _Stream:
-    """A forward-only file for `tarfile`. A read past the end raises DataError."""
-
-    def __init__(self, name: str, chunks: Iterator[bytes]) -> None:
-        self.name, self._chunks = name, chunks
-        self._chunk, self._next = b"", 0  # current chunk, and the offset of its first unread byte
-        self._at = 0
-
-    def some(self, most: int) -> bytes:
-        """Reads between 1 and `most` bytes. Returns b"" at the end."""
-        if self._next == len(self._chunk):
-            self._chunk, self._next = next(self._chunks, b""), 0
-        out = self._chunk[self._next : self._next + most]
-        self._next += len(out)
-        self._at += len(out)
-        return out
-
-    def pieces(self, size: int) -> Iterator[bytes]:
-        while size:
-            piece = self.some(min(size, PIECE))
-            if not piece:
-                raise DataError(f"{self.name}: ends in the middle of the archive. Get it again.")
-            size -= len(piece)
-            yield piece
-
-    def read(self, size: int) -> bytes:
-        if size > NAME_BYTES:
-            raise DataError(f"{self.name}: a tar header of {size:,} bytes; at most {NAME_BYTES:,} are read.")
-        return b"".join(self.pieces(size))
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, to: int) -> None:
-        for _ in self.pieces(to - self._at):
-            pass
-
-
 class _Member(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parses a header; raises ReadError if it is damaged. `TarFile` would take a HeaderError for the end
-        of the archive. Only a block of zeros is the end."""
+        """Parses a header. Raises ReadError if it is damaged, which tarfile would take for the end of the
+        archive, or if it announces a name of more than NAME_BYTES. Only a block of zeros is the end."""
         try:
-            return super().frombuf(buf, encoding, errors)
+            member = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as e:
             if buf.strip(b"\0"):
                 raise tarfile.ReadError(str(e)) from e
             raise
+        if member.size > NAME_BYTES and not member.isreg():
+            raise tarfile.ReadError(f"a tar header of {member.size:,} bytes, at most {NAME_BYTES:,} are read")
+        return member
 
 
 def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yields (name, pieces of the content) of each file in a tar archive."""
     filled = filter(None, chunks)
     if not (first := next(filled, b"")):
         return  # an empty file, which `stream` has counted
-    stream: Any = _Stream(name, chain([first], filled))
+    unread, ended = chain([first], filled), False
+
+    def read(_: int) -> bytes:
+        if not (chunk := next(unread, b"")) and not ended:
+            raise DataError(f"{name}: ends in the middle of the archive. Get it again.")
+        return chunk
+
+    how: Any = {"tarinfo": _Member, "encoding": "utf-8", "errors": "replace"}
     try:
-        archive: Any = tarfile.TarFile(name, "r", stream, None, _Member, encoding="utf-8", errors="replace")
-        while (member := archive.next()) is not None:
-            archive.members.clear()  # otherwise TarFile keeps every header in memory
-            parts = PurePosixPath(member.name.replace("\\", "/"))
-            if parts.is_absolute() or ".." in parts.parts:
-                strange = f"member {member.name!r} leads out of the archive. Do not trust this file."
-                raise DataError(f"{name}: {strange}")
-            if not (member.isreg() or member.isdir()) or member.issparse():
-                found = f"member {member.name!r} is a link, a device or sparse"
-                raise DataError(f"{name}: {found}; expected files and folders.")
-            if member.isreg():
-                yield member.name, stream.pieces(member.size)
+        with tarfile.open(name, "r|", SimpleNamespace(read=read), PIECE, **how) as opened:
+            archive: Any = opened
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # otherwise TarFile keeps every header in memory
+                parts = PurePosixPath(member.name.replace("\\", "/"))
+                where = f"{name}: member {member.name!r}"
+                if parts.is_absolute() or ".." in parts.parts:
+                    raise DataError(f"{where} leads out of the archive. Do not trust this file.")
+                if not (member.isreg() or member.isdir()) or member.issparse():
+                    raise DataError(f"{where} is a link, a device or sparse; expected files and folders.")
+                if member.isreg():
+                    yield member.name, iter(partial(archive.extractfile(member).read, PIECE), b"")
+            ended = True
+            while rest := archive.fileobj.read(PIECE):
+                if rest.strip(b"\0"):
+                    raise DataError(f"{name}: bytes follow the end of the tar archive. Get it again.")
     except tarfile.TarError as e:
-        found = f"found a damaged one or none ({e}). Get it again."
-        raise DataError(f"{name}: expected a tar header, {found}") from e
-    while rest := stream.some(PIECE):
-        if rest.strip(b"\0"):
-            raise DataError(f"{name}: bytes follow the end of the tar archive. Get it again.")
+        raise DataError(f"{name}: expected a tar header, found {e}. Get it again.") from e

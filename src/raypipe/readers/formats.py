@@ -3,8 +3,7 @@
 A shard is a file, all parts of a split file, a range of lines of unpacked JSON lines, or row groups of
 Parquet. Packed files, archives, WARC and CSV are not cut, because the beginnings of their lines are unknown
 until they are read. QASPER and OAG-QA are not cut either: their questions name papers of other files. Each
-shard is read with the ids of the others (`rows.Seen`), so that all shards together give the rows of one read.
-Memory holds the current line and a digest per id.
+shard is read with the ids of the others (`file_read.Seen`): all shards together give the rows of one read.
 """
 
 from __future__ import annotations
@@ -21,25 +20,16 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import Registry, is_path, registered
 from raypipe.readers import beir, crag, files, lines, oag, own_rows, qasper, row_files, warc
-from raypipe.readers.files import Input
+from raypipe.readers.file_read import DuplicateCheck, FileRead, Seen
+from raypipe.readers.files import Input, Span
 from raypipe.readers.own_rows import RowFormat
-from raypipe.readers.rows import (
-    LIMITS,
-    DuplicateCheck,
-    FileRead,
-    ReadCounts,
-    ReaderLimits,
-    Row,
-    Seen,
-    Span,
-)
+from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, Row
 from raypipe.readers.unpack import PIECE
 
 Format: TypeAlias = str | RowFormat
 """A name of FORMATS, a `RowFormat` (the format `rows` with named fields), or the path of your own reader.
 Your reader, such as `mypkg.readers:rows`, is a function of one file that yields a `Row` per record."""
 Paths: TypeAlias = Iterable[str | Path]
-
 
 OWN_KIND = "qa"
 """Kind of data of `rows`, `warc`, folders and captured questions, and of plugin readers without `kind`."""
@@ -54,7 +44,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """A format of JSON lines in which each line is read on its own."""
+    """Format of JSON lines in which each line is read on its own."""
 
     begin: str  # prefix of the names of its files in a folder; a file named by its own path has any name
     rows: Callable[[Iterable[lines.JsonLine], FileRead], Iterator[Row]]
@@ -73,7 +63,7 @@ class LineFormat:
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """A format that finds and reads its files itself."""
+    """Format that finds and reads its files itself."""
 
     files_of: Callable[[Paths], list[Path]]
     read: Callable[[Paths, FileRead], Iterator[Row]]
@@ -84,10 +74,8 @@ class FileFormat:
 
 def _of_rows(format: RowFormat) -> FileFormat:
     def shards(paths: Paths, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
-        found = row_files.find(paths)
-        return [
-            s for f in found for s in (_cut_groups if f.kind == "parquet" else _cut_lines)(f, shard_bytes)
-        ]
+        cut = {"parquet": _cut_groups}
+        return [s for f in row_files.find(paths) for s in cut.get(f.kind, _cut_lines)(f, shard_bytes)]
 
     return FileFormat(own_rows.files_of, partial(own_rows.rows, format), OWN_KIND, shards)
 
@@ -98,10 +86,6 @@ def _shards_of_beir(paths: Paths, shard_bytes: int, counts: ReadCounts) -> list[
     return [s for i in corpora for s in _cut_lines(i, shard_bytes)] + ([_whole(rest)] if rest else [])
 
 
-def _shards_of_warc(paths: Paths, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
-    return [_whole([file]) for file in warc.files_of(paths)]
-
-
 FORMATS: Registry[Any] = Registry(
     "readers",
     {
@@ -109,7 +93,9 @@ FORMATS: Registry[Any] = Registry(
         "beir": FileFormat(beir.files_of, beir.rows, "ranking", _shards_of_beir),
         "qasper": FileFormat(qasper.files_of, qasper.rows, "qasper"),
         "oag": FileFormat(oag.files_of, oag.rows, "ranking"),
-        "warc": FileFormat(warc.files_of, warc.rows, OWN_KIND, _shards_of_warc),
+        "warc": FileFormat(
+            warc.files_of, warc.rows, shards=lambda paths, *_: [_whole([f]) for f in warc.files_of(paths)]
+        ),
         own_rows.NAME: _of_rows(RowFormat()),
         crag.CAPTURED: LineFormat("", crag.captured, OWN_KIND),
     },
@@ -130,7 +116,7 @@ def format_of(format: Format) -> LineFormat | FileFormat:
 
 
 def _reader_path(format: str) -> str | None:
-    """Returns the MODULE:NAME of a reader that is a function of one file; None for all other formats."""
+    """Returns the MODULE:NAME of a reader that is a function of one file, else None."""
     if is_path(format):
         return format
     added = FORMATS.added(format) if format in FORMATS else None
@@ -150,9 +136,9 @@ def open(
     `seen`: ids of other reads, to which this read adds its own; None if there is no other read. `span`: reads
     only this range of the only file in `paths`; None reads everything.
 
-    Raises ConfError if the format is unknown. Raises DataError if a file is missing, or proves truncated,
-    damaged or mislabelled during the read. Discard all rows after a DataError: a checksum follows the bytes
-    that it covers, so rows of a damaged block may already have been yielded.
+    Raises ConfError if the format is unknown, and DataError if a file is missing, truncated, damaged or
+    mislabelled. Discard all rows after a DataError: a checksum follows the bytes that it covers, so rows of a
+    damaged block may already have been yielded.
     """
     return format_of(format).read(_some(paths), FileRead(counts, limits, seen or Seen(), span))
 
@@ -173,8 +159,8 @@ def _some(paths: Paths) -> list[str | Path]:
 
 
 def reader_id(format: Format) -> str:
-    """Returns the identity of a format's reader. It is the name of the format; for `rows` the fields that the
-    user named follow. A plugin's reader is identified by its path and its source."""
+    """Returns the identity of a format's reader: the format's name, with the fields that the user named; of a
+    plugin's reader its path and the digest of its source."""
     if isinstance(format, RowFormat):
         return format.id()
     path = _reader_path(format)
@@ -182,8 +168,7 @@ def reader_id(format: Format) -> str:
 
 
 def kind_of(format: Format) -> str:
-    """Returns the kind of a format's data, which decides on golds and measures (`metrics.kinds`). The
-    function of a plugin's reader may have an attribute `kind`."""
+    """Returns the kind of a format's data, which decides on golds and measures (`metrics.kinds`)."""
     # FORMATS has no reader for a folder of documents
     return OWN_KIND if format == "files" else format_of(format).kind
 
@@ -206,7 +191,7 @@ def check(paths: Paths, format: Format) -> None:
 
 
 def looks_like(paths: Paths) -> Format:
-    """Guesses the format of files from their names and first rows; "crag" if nothing else is certain.
+    """Guesses the format of files by names and first rows; "crag" if nothing is certain.
 
     - A folder with the marker file of a plugin has the plugin's format.
     - JSON that begins as a file of papers is "qasper".
@@ -241,7 +226,7 @@ def looks_like(paths: Paths) -> Format:
 
 
 def marked(folder: Path) -> str | None:
-    """Returns the format of the plugin whose marker file is in a folder; None if there is none."""
+    """Returns the format of the plugin whose marker file is in a folder, or None."""
     markers = registered("markers").items()
     return next((str(found.value) for name, found in markers if (folder / name).is_file()), None)
 
@@ -294,14 +279,14 @@ def _from_outside(format: str) -> FileFormat:
 
 
 def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
-    """Cuts files into shards of about `shard_bytes`, in order. A file that cannot be cut is one shard. If the
-    files must be read together, returns one shard. Adds files that no reader takes to `counts`."""
+    """Cuts files into shards of about `shard_bytes`, in order. A file that cannot be cut is one shard, and so
+    are files that must be read together. Adds files that no reader takes to `counts`."""
     read = format_of(format)
     return [_whole(read.files_of(paths))] if read.shards is None else read.shards(paths, shard_bytes, counts)
 
 
 def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
-    """Returns whether rows of these files may be pages with an address, which get a row in `layouts`."""
+    """Returns whether rows may be pages with an address, which get a row in `layouts`."""
     own = _rows(format)
     return format == "warc" if own is None else not all(m.fields.asks() for m in own_rows.mapped(paths, own))
 
@@ -312,7 +297,7 @@ def _whole(paths: Iterable[Path]) -> Shard:
 
 
 def _cut_lines(source: Input, shard_bytes: int) -> list[Shard]:
-    """Cuts unpacked JSON lines between lines; a shard ends with the line in which it is full."""
+    """Cuts unpacked JSON lines. A shard ends with the line in which it is full."""
     if source.kind != "jsonl" or source.packing or len(source.parts) > 1:
         return [_whole(source.parts)]
     path = source.parts[0]
@@ -334,7 +319,7 @@ def _cut_lines(source: Input, shard_bytes: int) -> list[Shard]:
 
 
 def _cut_groups(source: Input, shard_bytes: int) -> list[Shard]:
-    """Cuts Parquet between row groups; a shard ends with the row group in which it is full."""
+    """Cuts Parquet. A shard ends with the row group in which it is full."""
     [path] = source.parts
     try:
         meta = pq.read_metadata(path)

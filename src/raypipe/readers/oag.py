@@ -9,9 +9,9 @@ pid-to-title-abs-new.json and pid_to_title_abs_update_filter.json each hold one 
     {"5b67b4b4": {"title": "Sampling in graph nets", "abstract": "We ..."}, ...}
 
 File names may have `_` instead of `-`, .jsonl instead of .txt, and .gz at the end. A paper's source is its
-title on one line, a newline and its abstract. Questions have no ids in the file. The id is the file's name
-with `-` and the line's number, such as "qa-train-0000001", so that ids sort in the order of lines. The papers
-in `pids` are the question's gold, each with grade 1.
+title on one line, a newline and its abstract. The id of a question is the file's name and the line's number,
+such as "qa-train-0000001", so that ids sort in the order of lines. The papers in `pids` are the question's
+gold, each with grade 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question
 from raypipe.readers import files, lines
-from raypipe.readers.rows import Fields, FileRead, ReadCounts, ReaderLimits, Row, UnusableLine, source_of
+from raypipe.readers.file_read import FileRead
+from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, UnusableLine, source_of
 
 QUESTIONS = re.compile(r"\A(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
 PAPERS = re.compile(r"\A(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
@@ -94,62 +95,68 @@ def _text(value: Mapping[str, Any], name: str, counts: ReadCounts) -> str:
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:
     """Yields (FILE:PID, pid, JSON) for each paper, streamed because a file has hundreds of MB."""
-    chunks = files.stream(files.whole(path), counts, limits)
-    decoder, scan = codecs.getincrementaldecoder("utf-8-sig")(), json.JSONDecoder().raw_decode
-    text, at, before = "", 0, 0  # text in memory, offset of its next character, characters dropped before it
+    text = _JsonText(path, files.stream(files.whole(path), counts, limits))
+    text.expect("{")
+    another = text.next_sign() != "}"
+    while another:
+        pid, _ = text.value()
+        if not isinstance(pid, str):
+            raise text.error(f"expected the id of a paper, found {pid!r:.60}")
+        text.expect(":")
+        yield f"{path}:{pid}", pid, text.value()[1]
+        if another := text.next_sign() == ",":
+            text.expect(",")
+    text.expect("}")
+    text.expect("")
 
-    def error(message: str) -> DataError:
-        return DataError(f"{path}: character {before + at}: {message}. Get the file again.")
 
-    def more() -> bool:
-        """Reads one more chunk into `text`. Returns False at the end of the file."""
-        nonlocal text, at, before
-        chunk = next(chunks, None)
-        try:
-            fresh = decoder.decode(chunk or b"", final=chunk is None)
-        except UnicodeDecodeError as e:
-            raise error(f"expected UTF-8, found {e.object[e.start : e.start + 8]!r}") from e
-        text, at, before = text[at:] + fresh, 0, before + at
-        return chunk is not None
+class _JsonText:
+    """JSON text of a file, taken value by value. It holds only the characters that are not yet taken."""
 
-    def next_sign() -> str:
+    def __init__(self, path: Path, chunks: Iterator[bytes]) -> None:
+        self._path, self._chunks = path, chunks
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        self._scan = json.JSONDecoder().raw_decode
+        self._text, self._at = "", 0  # held text, and the offset in it of the next character
+        self._before = 0  # number of characters that were dropped before the held text
+
+    def error(self, message: str) -> DataError:
+        return DataError(f"{self._path}: character {self._before + self._at}: {message}. Get the file again.")
+
+    def next_sign(self) -> str:
         """Returns the next character that is not blank; "" at the end of the file."""
-        nonlocal at
         while True:
-            at = _BLANK.match(text, at).end()  # type: ignore[union-attr]
-            if at < len(text) or not more():
-                return text[at : at + 1]
+            self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
 
-    def expect(sign: str) -> None:
-        nonlocal at
-        if next_sign() != sign:
+    def expect(self, sign: str) -> None:
+        """Takes the next character. Raises DataError if it is not `sign`; "" stands for the file's end."""
+        if self.next_sign() != sign:
             wanted = f"{sign!r} of an object, pid -> title and abstract" if sign else "the end"
-            raise error(f"expected {wanted}, found {text[at : at + 20]!r}")
-        at += len(sign)
+            raise self.error(f"expected {wanted}, found {self._text[self._at : self._at + 20]!r}")
+        self._at += len(sign)
 
-    def value() -> tuple[Any, str]:
-        nonlocal at
-        next_sign()
+    def value(self) -> tuple[Any, str]:
+        """Takes the next JSON value. Returns the value and its text."""
+        self.next_sign()
         while True:
             try:
-                found, end = scan(text, at)
-                raw, at = text[at:end], end
+                found, end = self._scan(self._text, self._at)
+                raw, self._at = self._text[self._at : end], end
                 return found, raw
             except RecursionError as e:
-                raise error("expected JSON: it nests hundreds deep") from e
+                raise self.error("expected JSON: it nests hundreds deep") from e
             except json.JSONDecodeError as e:
-                if len(text) - at > PAPER_CHARS or not more():
-                    raise error(f"expected JSON: {e.msg}") from e
+                if len(self._text) - self._at > PAPER_CHARS or not self._more():
+                    raise self.error(f"expected JSON: {e.msg}") from e
 
-    expect("{")
-    another = next_sign() != "}"
-    while another:
-        pid, _ = value()
-        if not isinstance(pid, str):
-            raise error(f"expected the id of a paper, found {pid!r:.60}")
-        expect(":")
-        yield f"{path}:{pid}", pid, value()[1]
-        if another := next_sign() == ",":
-            expect(",")
-    expect("}")
-    expect("")
+    def _more(self) -> bool:
+        """Reads one more chunk. Returns False at the end of the file."""
+        chunk = next(self._chunks, None)
+        try:
+            fresh = self._decode(chunk or b"", final=chunk is None)
+        except UnicodeDecodeError as e:
+            raise self.error(f"expected UTF-8, found {e.object[e.start : e.start + 8]!r}") from e
+        self._text, self._at, self._before = self._text[self._at :] + fresh, 0, self._before + self._at
+        return chunk is not None

@@ -27,9 +27,9 @@ def is_remote(place: str) -> bool:
 
 
 def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below: True) -> Path:
-    """Downloads an object, or the objects below a prefix, to a folder in `cache`. Returns its path there.
-    `wanted` selects objects by their paths below the prefix. An existing copy with the object's size and time
-    is reused. Raises DataError if an object cannot be read, or if none exists."""
+    """Downloads an object, or the objects below a prefix, to a folder in `cache`. Returns the local path.
+    `wanted` selects objects by their paths below the prefix. A copy with the object's size and time is
+    reused. Raises DataError if an object cannot be read, or if none exists."""
     try:
         system, path = FileSystem.from_uri(uri)
         info = system.get_file_info(path)
@@ -37,8 +37,7 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
         below = [info] if info.type is FileType.File else system.get_file_info(inside)
         found = [f for f in below if f.type is FileType.File]
     except (OSError, pa.ArrowInvalid) as e:
-        advice = "Check the address, and the keys in the environment"
-        raise DataError(f"{uri}: cannot be read: {e}. {advice}") from e
+        raise DataError(f"{uri}: cannot be read: {e}. Check the address and the environment's keys") from e
     if not found:
         raise DataError(f"{uri}: nothing is there. Expected an object, or a prefix with objects below it")
     home = cache / digest(uri)[:16] / Path(path).name
@@ -78,9 +77,9 @@ def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
 
 
 def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Copies one object; retries if the connection breaks. Raises the last OSError. The stores' clients retry
-    single requests, but not a body that breaks off in the middle. An error with an errno comes from this
-    machine (no such file, no permission, disk full), so it is not retried."""
+    """Copies one object; retries if the connection breaks. Raises the last OSError. The stores' clients do
+    not retry a body that breaks off in the middle. An error with an errno comes from this machine (no
+    permission, disk full), so it is not retried."""
     backoff = Backoff(TRIES, first_s=0.5)
     while True:
         try:

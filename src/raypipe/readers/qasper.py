@@ -35,17 +35,8 @@ from raypipe.core.records import (
 )
 from raypipe.readers import files, lines, row_files
 from raypipe.readers.documents.page_text import with_marks
-from raypipe.readers.rows import (
-    LIMITS,
-    Fields,
-    FileRead,
-    ReadCounts,
-    ReaderLimits,
-    Row,
-    UnusableLine,
-    kind,
-    source_of,
-)
+from raypipe.readers.file_read import FileRead
+from raypipe.readers.rows import LIMITS, Fields, ReadCounts, ReaderLimits, Row, UnusableLine, kind, source_of
 from raypipe.text.html import fold
 
 ARXIV = "https://arxiv.org/abs/"

@@ -18,19 +18,16 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.readers import files, lines
-from raypipe.readers.documents.plain import csv_reader
+from raypipe.readers.documents.text_files import csv_reader
 from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, blamed, kind
 
-ENDINGS = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
+ENDINGS = {  # kind -> endings of its files
+    "jsonl": (".jsonl", ".ndjson"),
+    "json": (".json",),
+    "csv": (".csv", ".tsv"),
+    "parquet": (".parquet", ".pq"),
 }
 READABLE = "jsonl, json, csv and tsv (with .gz or .bz2 behind it or not) and parquet"
 PEEKED = 50  # first rows of a file, in which its fields are searched
@@ -42,7 +39,7 @@ GROUP_BYTES = 4 << 30  # most bytes of a row group of Parquet, uncompressed; it 
 def kind_of(path: Path) -> str | None:
     """Returns the kind of a file by its name: jsonl, json, csv or parquet; None for other names."""
     name = files.PACKED.sub("", path.name.lower())
-    return next((k for e, k in ENDINGS.items() if name.endswith(e)), None)
+    return next((kind for kind, endings in ENDINGS.items() if name.endswith(endings)), None)
 
 
 def find(paths: Iterable[str | Path]) -> list[Input]:
@@ -137,18 +134,16 @@ def _csv(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Json
                 counts.blank_lines += 1
                 continue
             if any(cells[len(names) :]):
-                detail = (
-                    f"expected at most {len(names)} cells, as in the header ({', '.join(names)[:120]}), "
-                    f"found {len(cells)}, of which the first is {cells[0][:60]!r}. Put a cell with a "
-                    f"{delimiter!r} or a line break in quotation marks."
-                )
+                expected = f"expected at most {len(names)} cells ({', '.join(names)[:120]})"
+                mend = f"Put a cell with a {delimiter!r} or a line break in quotation marks."
+                detail = f"{expected}, found {len(cells)} ({cells[0][:60]!r}, ...). {mend}"
                 yield _line(file, table.line_num, UnusableLine("ragged_rows", detail), counts)
                 continue
             row = zip_longest(names, cells[: len(names)], fillvalue="")  # missing last cells are empty
             yield JsonLine(file.name, table.line_num, dict(row))
     except csv.Error as e:
-        why = f"expected CSV: {e}. Is a quotation mark not closed?"
-        raise DataError(f"{file.name}:{table.line_num}: {why}") from e
+        where = f"{file.name}:{table.line_num}"
+        raise DataError(f"{where}: expected CSV: {e}. Is a quotation mark not closed?") from e
 
 
 def _table_rows(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
@@ -162,20 +157,16 @@ def _table_rows(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterat
         with pq.ParquetFile(file.parts[0]) as opened:
             for group in range(opened.metadata.num_row_groups):
                 if (held := opened.metadata.row_group(group).total_byte_size) > GROUP_BYTES:
-                    raise DataError(
-                        f"{file.name}: row group {group} has {held:,} bytes; expected at most {GROUP_BYTES:,}"
-                        ". Write it again with smaller row groups."
-                    )
+                    expected = f"expected at most {GROUP_BYTES:,}. Write smaller row groups"
+                    raise DataError(f"{file.name}: row group {group} has {held:,} bytes; {expected}.")
             for batch in opened.iter_batches(batch_size=BATCH, row_groups=groups):
                 for value in _values(batch):
                     number += 1
                     counts.lines += 1
                     yield _line(file, number, value, counts)
     except (pa.ArrowException, OSError) as e:
-        raise DataError(
-            f"{file.name}: expected Parquet, damaged or another kind: {str(e)[:200]}. "
-            "Get the file again, or write it again."
-        ) from e
+        found = f"expected Parquet, found a damaged file or another kind: {str(e)[:200]}"
+        raise DataError(f"{file.name}: {found}. Get or write the file again.") from e
     counts.bytes_read += size if begins else 0
 
 

@@ -1,37 +1,21 @@
-"""Output of readers (rows and counts of normalisations), and the limits on their input.
+"""Output of readers: rows, counts and faults; the limits on input; objects of a row.
 
-Depends on the records only, not on files or formats. A reader turns every line into one `Row` or adds it to
-one count. The caller that stores the rows can therefore prove that no line was lost:
+Knows no files and no formats. A reader turns every line into one `Row` or adds it to one count. The caller
+that stores the rows can therefore prove that no line was lost:
 
     lines == blank_lines + rows + faults + repeated_rows + empty_documents + dropped_rows + older_pages
-
-A read stores the ids of its earlier rows on disk, so their number is not bounded by memory. The ids of other
-reads are passed in as plain values (`Seen`): shards that are read separately then give the rows of one read.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
-from raypipe.core.bounded_rows import DiskMap, key_of
+from raypipe.core.bounded_rows import DiskMap
 from raypipe.core.errors import DataError, RaypipeError
-from raypipe.core.records import (
-    CAPTURED_ID,
-    Document,
-    Fault,
-    Gold,
-    Layout,
-    Question,
-    Source,
-    SourceKind,
-    digest,
-    source_id,
-)
+from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, SourceKind, source_id
 
 STEP = "read"  # `Fault.step` of all faults of readers
 
@@ -56,8 +40,7 @@ LIMITS = ReaderLimits()
 
 @dataclass(frozen=True, slots=True)
 class DocumentLimits:
-    """Caps that confine the damage of a hostile or broken file to that file. docs/files.md gives the source
-    of each number."""
+    """Caps that confine the damage of a bad file to that file. docs/files.md gives the sources."""
 
     file_bytes: int = 256 << 20  # of any file: the child process that reads a PDF holds all of it
     text_bytes: int = 20_000_000  # of txt, md, html and csv: the step `parse` refuses longer pages
@@ -87,7 +70,7 @@ DOCUMENT_LIMITS = DocumentLimits()
 
 @dataclass(slots=True)
 class ReadCounts:
-    """Counts of lines, rows, faults and normalisations. The reader fills them while its rows are taken."""
+    """Counts of lines, rows, faults and normalisations, which grow while rows are read."""
 
     files: int = 0  # archives and plain files; a split file counts once
     bytes_read: int = 0  # as stored on disk; divided by `readers.size` it gives the progress
@@ -123,7 +106,7 @@ class ReadCounts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Records of one line, one field per table. A row of an unusable line has only its fault."""
+    """Records of one line, one field per table; of an unusable line only its fault."""
 
     where: str  # file:line, the row's name among dead letters
     question: Question | None = None
@@ -175,7 +158,7 @@ class UnusableLine(Exception):
 @contextmanager
 def blamed() -> Iterator[None]:
     """Turns an exception that a row's values cause into UnusableLine, so that it costs only that row. Errors
-    that no row causes pass unchanged: those of a file, a service, a disk or memory."""
+    of files, services, disks and memory pass unchanged."""
     try:
         yield
     except (UnusableLine, RaypipeError, OSError, MemoryError):
@@ -189,42 +172,13 @@ def blamed() -> Iterator[None]:
 TOO_DEEP = "expected a few levels of nesting, found hundreds"
 
 
-class DuplicateCheck:
-    """Check of ids, which tells repeated rows from conflicting ones. It stores the ids on disk."""
-
-    def __init__(self, before: Mapping[bytes, str] = MappingProxyType({})) -> None:
-        """Starts the check. `before`: first rows of earlier reads, as `firsts` yields them."""
-        self._first = DiskMap()  # id -> content digest, where
-        self._before = before
-
-    def repeats(self, id: str, content: object, where: str) -> bool:
-        """Returns whether an earlier row has this id and this content. Raises UnusableLine if an earlier row
-        has this id with other content."""
-        now = digest(repr(content))
-        first = self._before.get(key_of(id)) if self._before else None
-        before, _, at = (first or self._first.setdefault(id, f"{now} {where}")).partition(" ")
-        if before != now:
-            raise UnusableLine(
-                "conflicting_id", f"id {id!r} was read before with other content, at {at}; that row is kept"
-            )
-        return at != where
-
-    def knows(self, id: str) -> bool:
-        return id in self._first
-
-    def firsts(self) -> Iterator[tuple[bytes, str]]:
-        """Yields, for the first row of each id read here, `key_of` the id and its "DIGEST WHERE"."""
-        return self._first.items()
-
-
 def source_of(kind: SourceKind, content: str) -> Source:
     """Makes a source from a text; the digest of kind and content is its id."""
     return Source(source_id(kind, content), kind, content)
 
 
 def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source]:
-    """Returns the sources whose ids are not in `seen`, and adds their ids to it. Pages repeat within a
-    question and between questions."""
+    """Returns the sources whose ids are not in `seen`, and adds their ids to `seen`."""
     fresh = [s for s in sources if s.id not in seen]
     seen.update(s.id for s in fresh)
     return fresh
@@ -232,18 +186,18 @@ def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """An object of a row. Its methods return fields, and raise UnusableLine if a field is not as expected."""
+    """Object of a row. Its methods raise UnusableLine if a field is not as expected."""
 
     value: Mapping[str, Any]
     path: str = ""  # path of the object within the row, for messages: "citations[0]."
 
     def get(self, name: str, expected: type = str) -> Any:
-        path, wanted = f"{self.path}{name}", KINDS[expected]
+        wanted = f"{self.path}{name}: expected {KINDS[expected]}"
         if name not in self.value:
-            raise UnusableLine("missing_field", f"{path}: expected {wanted}, found no such field")
+            raise UnusableLine("missing_field", f"{wanted}, found no such field")
         found = self.value[name]
         if type(found) is not expected:
-            raise UnusableLine("wrong_type", f"{path}: expected {wanted}, found {kind(found)}")
+            raise UnusableLine("wrong_type", f"{wanted}, found {kind(found)}")
         return found
 
     def listed(self, name: str, expected: type | None = None) -> list[Any]:
@@ -288,96 +242,3 @@ KINDS: dict[type, str] = {
 
 def kind(value: object) -> str:
     return KINDS.get(type(value), type(value).__name__)
-
-
-class Newest:
-    """Newest pages of the addresses of a crawl, stored on disk. Call `note` for every page first, then
-    `has` for each."""
-
-    def __init__(self, place: int = 0, others: Mapping[bytes, str] = MappingProxyType({})) -> None:
-        """Starts without pages. `place`: number of this read among the reads of all files. `others`: newest
-        pages of the other reads, as their `notes` yields them."""
-        self._last, self._count, self._place, self._others = DiskMap(), 0, place, others
-
-    def note(self, url: str, date: str, where: str) -> None:
-        """Records a page of an address. `date` is a text of `fields.order_of`. If two pages of an address
-        have the same date, the later call wins."""
-        self._count += 1
-        self._last.setmax(url, f"{date} {self._place:08d}{self._count:014d} {where}")
-
-    def has(self, url: str, date: str, where: str) -> bool:
-        found = max(self._last.get(url, ""), self._others.get(key_of(url), "") if self._others else "")
-        return found.partition(" ")[0] == date and found.endswith(f" {where}")
-
-    def notes(self) -> Iterator[tuple[bytes, str]]:
-        """Yields, for the newest page of each address read here, `key_of` the address and "DATE ORDER WHERE".
-        An address with a newer page in another read is left out. To merge the notes of several reads, keep
-        the greatest value of each address."""
-        return ((key, value) for key, value in self._last.items() if value > self._others.get(key, ""))
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Ids and addresses of the rows that were read, by which a read omits repeats and older pages."""
-
-    questions: DuplicateCheck = dataclasses.field(default_factory=DuplicateCheck)
-    documents: DuplicateCheck = dataclasses.field(default_factory=DuplicateCheck)
-    newest: Newest = dataclasses.field(default_factory=Newest)
-    captured: bool = False  # whether the read's questions were captured at an endpoint
-
-    def repeats(self, row: Row) -> bool:
-        """Returns whether an earlier row equals this one. Raises UnusableLine if an earlier row has the same
-        id with other content. Raises UnusableLine if the id begins as the ids of captured questions do, and
-        the read is not of captured questions."""
-        if row.question is not None:
-            if row.question.id.startswith(CAPTURED_ID) and not self.captured:
-                raise UnusableLine(
-                    "reserved_id",
-                    f"id: expected no id that begins with {CAPTURED_ID!r}, which marks captured questions. "
-                    "Rename it",
-                )
-            return self.questions.repeats(row.question.id, (row.question, row.gold), row.where)
-        return row.document is not None and self.documents.repeats(row.document.id, row.document, row.where)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Range of a file that is read separately: bytes of whole lines, or row groups of Parquet."""
-
-    start: int  # first byte or row group
-    stop: int  # end of the range, exclusive
-    first: int  # number of the range's first line or row in the file, from 1
-
-
-@dataclass(frozen=True, slots=True)
-class FileRead:
-    """State of one read of files: its counts, its limits, and the rows that it and other reads have seen."""
-
-    counts: ReadCounts
-    limits: ReaderLimits = LIMITS
-    seen: Seen = dataclasses.field(default_factory=Seen)
-    span: Span | None = None  # range of the only file to read; None: read the files whole
-
-    def settled(self, where: str, make: Callable[[], Row | None], once: bool = False) -> Iterator[Row]:
-        """Yields the row that `make` returns, and adds it to the counts. If `make` raises UnusableLine,
-        yields a row with only that fault. Yields nothing if `make` returns None (an empty document), or if
-        the row repeats an earlier one. `once` skips the check for repeats."""
-        try:
-            with blamed():
-                row = make()
-            if row is None:
-                self.counts.empty_documents += 1
-                return
-            if not once and self.seen.repeats(row):
-                self.counts.repeated_rows += 1
-                return
-        except UnusableLine as e:
-            row = Row(where, faults=(e.fault,))
-        self.counts.rows += row.used
-        self.counts.faults += not row.used
-        yield row
-
-    def refused(self, where: str, error: UnusableLine) -> Row:
-        """Returns a row with only the fault of an unusable line, and adds it to the counts."""
-        self.counts.faults += 1
-        return Row(where, faults=(error.fault,))

@@ -29,9 +29,7 @@ from raypipe.core.errors import DataError
 from raypipe.readers.rows import ReaderLimits
 
 CHUNK = 1 << 18  # most bytes passed to a decompressor at a time
-PIECE = (
-    1 << 20
-)  # most bytes that one decompression step may return: a block has 900 kB, or more if it repeats one byte
+PIECE = 1 << 20  # most bytes of one decompression step: a block has 900 kB, or more if it repeats one byte
 FIRST_SHARE = 1 << 12
 """Bytes of a packed stream that are passed first; each next piece is twice as large. A short stream then
 costs only its own length, even if a chunk holds thousands: 64,000 of 37 bytes took 350 s without this."""
@@ -43,8 +41,8 @@ AHEAD = 2  # blocks per core that wait or are being unpacked; a block takes .3 t
 
 
 def _inner(mark: int) -> dict[int, int]:
-    """Maps the second and third byte of a mark to its shift (0 to 7), the bit of its beginning.
-    The mark fills these two bytes completely at every shift."""
+    """Maps the second and third byte of a mark to the bit (0 to 7) at which the mark begins. The mark fills
+    these two bytes at every shift."""
     return {((mark << 8) >> (shift + 32)) & 0xFFFF: shift for shift in range(8)}
 
 
@@ -171,8 +169,8 @@ def unpacked(
     again: Callable[[], Iterator[bytes]] | None = None,
 ) -> Iterator[bytes]:
     """Yields the unpacked bytes of a stream whose `packing` is "bz2" or "gz". `again` opens a bz2 stream a
-    second time; if it is given, all cores unpack the blocks. Raises DataError, with `name` in the message, if
-    the stream is damaged or exceeds the limits."""
+    second time; if it is given, all cores unpack the blocks. Raises DataError if the stream is damaged or
+    exceeds the limits."""
     taken = given = 0
 
     def counted(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -186,10 +184,9 @@ def unpacked(
         for piece in pieces:
             given += len(piece)
             if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
-                raise DataError(
-                    f"{name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
-                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
-                )
+                most = f"at most {limits.ratio} times as many and {limits.inflated_bytes:,} in all"
+                found = f"{taken:,} bytes unpack to more than {given:,}"
+                raise DataError(f"{name}: {found}; expected {most}. This is no dataset.")
             yield piece
 
     if again is not None:
@@ -211,9 +208,8 @@ def _inflated(name: str, packing: str, raw: Iterator[bytes]) -> Iterator[bytes]:
     def stranger() -> DataError:
         if streams:
             return DataError(f"{name}: bytes that are not {packing} follow the end of the archive. {AGAIN}")
-        found = packing_of(rest) or f"{rest[:8]!r}, neither bz2 nor gzip"
-        why = f"expected {packing} by its name, found {found}. Rename it or get it again."
-        return DataError(f"{name}: {why}")
+        found = packing_of(rest) or f"{rest[:8]!r}"
+        return DataError(f"{name}: expected {packing} by its name, found {found}. Rename it or get it again.")
 
     for chunk in raw:
         rest += chunk

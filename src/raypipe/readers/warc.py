@@ -30,9 +30,10 @@ import pyarrow as pa
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Layout, SourceKind
 from raypipe.readers import files
-from raypipe.readers.documents import DOCUMENT_LIMITS, plain
+from raypipe.readers.documents import DOCUMENT_LIMITS, text_files
 from raypipe.readers.fields import fields_of, order_of
-from raypipe.readers.rows import FileRead, ReadCounts, Row, UnusableLine, source_of
+from raypipe.readers.file_read import FileRead
+from raypipe.readers.rows import ReadCounts, Row, UnusableLine, source_of
 from raypipe.readers.unpack import AGAIN
 
 KINDS: dict[str, SourceKind] = {
@@ -101,7 +102,7 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
 
 
 def _kind(record: Any) -> SourceKind | None:
-    """Returns the source kind of a page; None if the record is no page of a known type."""
+    """Returns the source kind of a page; None for a record of another type."""
     head = record.http_headers
     if record.rec_type == "conversion":  # in a WET file: the text that Common Crawl extracted from a page
         return KINDS.get(str(record.rec_headers.get_header("Content-Type")))
@@ -111,8 +112,8 @@ def _kind(record: Any) -> SourceKind | None:
 
 
 def _row(where: str, url: str, record: Any) -> Row | None:
-    """Makes a document of a page, with its address as id; None if the page has no text. Raises UnusableLine
-    if the page is too large."""
+    """Makes a document of a page, with the address as id. Returns None if the page has no text. Raises
+    UnusableLine if the page is too large."""
     most = DOCUMENT_LIMITS.text_bytes
     data = _body(record, most + 1)
     if len(data) > most:
@@ -121,20 +122,20 @@ def _row(where: str, url: str, record: Any) -> Row | None:
     head = record.http_headers or record.rec_headers
     given = str(head.get_header("Content-Type", "")).lower()
     charset = given.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
-    content = plain.decoded(data, kind == "page", charset).replace("\0", "")
+    content = text_files.decoded(data, kind == "page", charset).replace("\0", "")
     if not content or content.isspace():
         return None
-    title = plain.html_title(content) if kind == "page" else ""
+    title = text_files.html_title(content) if kind == "page" else ""
     source = source_of(kind, content)
     layout = Layout(url, source.id, url, title, (), ())
-    fields = fields_of({"date": record.rec_headers.get_header("WARC-Date")})
+    fields = fields_of({"date": record.rec_headers.get_header(DATE)})
     return Row(where, document=Document(url, title, source.id, fields), layout=layout, sources=(source,))
 
 
 def _body(record: Any, most: int) -> bytes:
-    """Reads at most `most` bytes of a page, and undoes the codings in its header, last one first. A
-    body that cannot be decoded is returned as it is if it is text, because crawlers store decoded bodies with
-    the original headers. Otherwise raises UnusableLine, with the coding in the message."""
+    """Reads at most `most` bytes of a page, and undoes the codings that the header names, last one first. A
+    text without such a coding is returned as it is: crawlers store decoded bodies with the original headers.
+    Raises UnusableLine if other bytes cannot be decoded."""
     from warcio.bufferedreaders import ChunkedDataReader  # imported here, since only crawls need it
 
     head, raw = record.http_headers, record.raw_stream
@@ -159,6 +160,5 @@ def _body(record: Any, most: int) -> bytes:
                 data = zlib.decompressobj(wbits=-15).decompress(data, most)  # raw deflate without a header
         except (KeyError, OSError, zlib.error) as e:
             if _CONTROL.search(data):
-                found = f"found bytes packed as {coding!r}, which cannot be unpacked"
-                raise UnusableLine("unsupported", f"expected a page, {found}") from e
+                raise UnusableLine("unsupported", f"expected a page, cannot unpack {coding!r} bytes") from e
     return data

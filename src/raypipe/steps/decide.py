@@ -21,8 +21,8 @@ from raypipe.steps.field_checks import require_positive
 from raypipe.steps.hits import row_by_row
 from raypipe.text.context import cut
 from raypipe.text.replies import abstains
-from raypipe.text.spans import read
 from raypipe.text.template import ByLabel
+from raypipe.text.typed_answers import read
 from raypipe.text.words import analyse
 
 STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}

@@ -18,7 +18,7 @@ from raypipe.steps.field_checks import require_positive
 from raypipe.text import evidence
 from raypipe.text.candidates import Sentence, SourceText, candidates
 from raypipe.text.evidence import Fitted, Words
-from raypipe.text.spans import AskedQuestion, TypedSpan, decide, read, typed_span
+from raypipe.text.typed_answers import AskedQuestion, TypedSpan, decide, read, typed_span
 from raypipe.text.words import require_splitter
 
 LIKELY = 0.8

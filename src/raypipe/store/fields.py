@@ -34,7 +34,7 @@ from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import HEX, rows
 from raypipe.text.filters import ConditionError, Filters, Node, Test, host_matches, parse, tests_of
-from raypipe.text.spans import DAY_IN_NAME
+from raypipe.text.typed_answers import DAY_IN_NAME
 
 LAYOUTS = "layouts"  # the table of layouts
 NAMED = ("documents", "questions")

@@ -1,4 +1,4 @@
-"""Blocks of a text (paragraphs, headings, list items, cells, menus), and the hidden text of a page.
+"""Blocks of a text (paragraphs, headings, items, cells, menus), and hidden text of a page.
 
 A block is a span with a kind; it does not change the text. `page_blocks` makes blocks in one walk over a
 page's tree, `plain_blocks` from the lines of a plain text or of Markdown. All functions are pure and
@@ -30,12 +30,8 @@ _OTHERS = """
 """
 _PARAGRAPHS = frozenset(_OTHERS.split())
 _BORDERS = _HEADINGS | _ITEMS | _CELLS | _PARAGRAPHS
-_KIND_TAGS: dict[BlockKind, Collection[str]] = {
-    "title": {"title"},
-    "heading": _HEADINGS,
-    "item": _ITEMS,
-    "cell": _CELLS,
-}
+_KIND_TAGS: dict[BlockKind, Collection[str]]
+_KIND_TAGS = {"title": {"title"}, "heading": _HEADINGS, "item": _ITEMS, "cell": _CELLS}
 _MENUS = frozenset({"nav", "menu", "footer", "aside", "button", "select", "textarea", "dialog"})
 _TELLING = _HEADINGS | _ITEMS | _CELLS | _MENUS | {"a", "title"}  # tags that set the kind of their texts
 _ROLES = "navigation menu menubar banner contentinfo complementary search toolbar tablist"
@@ -50,14 +46,13 @@ tuple and no record, because a page has thousands of elements."""
 Read: TypeAlias = Callable[[Any], "str | Element | None"]
 """Function from a parser's node to its text or element; None for nodes without text, such as comments."""
 
-
 _Inside: TypeAlias = tuple[BlockKind, bool, bool]
 """State of an element's texts: (their kind, whether they are in a menu, whether they are in a link)."""
 
 
 def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
-    """Makes the blocks of a page's folded `text`, ascending and disjoint. Returns () if the tree has another
-    text. The walk is not recursive, since a page may nest 100,000 deep."""
+    """Makes the blocks of a page's folded `text`; () if the tree has another text. The walk is not recursive,
+    since a page may nest 100,000 deep."""
     made = _Blocks()
     inside: _Inside = ("paragraph", False, False)
     nodes, bordered = iter((root,)), False
@@ -153,13 +148,12 @@ _FIELD_LINE = re.compile(r"[^\W\d_][\w ()/-]{0,38}: \S")
 
 
 def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
-    """Makes the blocks of a plain text or of Markdown (after `html.shown`), as spans of its folded form.
+    """Makes the blocks of plain text or Markdown (after `html.shown`), as spans of the folded text.
 
     Blank lines, headings (`#` or an underlined line), list items and rows with `|` are borders. A short line
-    also ends a block if the next one begins with a capital or names a field ("weight: 3 kg"); the lines of a
-    wrapped paragraph stay together. A short line above deeper ones, or before a gap, is a term, and they are
-    its meaning: together a row of two cells, as in a man page. `titled`: a first line that looks like a title
-    is one, unless it is a comment.
+    also ends a block if the next line begins with a capital or names a field ("weight: 3 kg"). A short line
+    above deeper lines, or before a gap, is a term, and the rest is its meaning: a row of two cells, as in a
+    man page. `titled`: a first line that looks like a title is one, unless it is a comment.
 
     >>> [b.kind for b in plain_blocks("Emma\\nA novel\\nby Austen.\\n\\n- one", titled=True)]
     ['title', 'paragraph', 'item']
@@ -234,15 +228,15 @@ OPEN, CLOSE = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"([{OPEN}{CLOSE}])")
 _COMMENT = re.compile(r"(?s)/\*.*?(?:(\*/)|\Z)")  # an unclosed comment is kept as text
 _NUMBER = re.compile(r"\A\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([a-z%]*)")
-_COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]{0,200}+\)|(?<![\w-])[a-z]+(?![\w(-])")
 # 200 characters are enough for the three or four numbers in brackets.
+_COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]{0,200}+\)|(?<![\w-])[a-z]+(?![\w(-])")
 _NOT_COLOURS = {"none", "inherit", "initial", "unset", "url", "repeat", "fixed", "scroll", "center"}
 _FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text is at -999 px or beyond
 
 
 def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str, object]]) -> bool:
-    """Returns whether an element's text is not shown. `ancestors` are the attributes of its ancestors,
-    nearest first. They are only read if the element sets a colour but no background."""
+    """Returns whether an element's text is not shown. `ancestors`: attributes of its ancestors, nearest
+    first, which are only read if the element sets a colour but no background."""
     if "hidden" in attrs or tag in NEVER_DRAWN or (tag == "dialog" and "open" not in attrs):
         return True
     if not attrs.get("style"):
@@ -258,12 +252,11 @@ def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str
 
 def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
     """Removes the marks of hidden text. Returns the text and the hidden spans, ascending and disjoint.
-    `marked` has folded white space, and each mark is a separate word. Returns None if it has not exactly one
-    pair of marks for each of the `elements`: then the page itself contains such characters."""
+    `marked` has folded white space, and each mark is a separate word. Returns None unless there is one pair
+    of marks for each of the hidden `elements`: otherwise the page itself contains such characters."""
     if marked.count(OPEN) != elements or marked.count(CLOSE) != elements:
         return None
-    kept: list[str] = []
-    spans: list[Span] = []
+    kept, spans = list[str](), list[Span]()
     at, depth, joined = 0, 0, False  # joined: no visible text since the last hidden text
     for piece in _MARK.split(marked):
         if piece in (OPEN, CLOSE):
@@ -316,11 +309,11 @@ def _named(value: object) -> str:
         return "picture"
     found = next((c for c in _COLOUR.findall(text) if c not in _NOT_COLOURS), "")
     if found.startswith("#"):
-        digits = found[1:]
+        digits, alpha = found[1:], ""
         if len(digits) in (4, 8):
-            if set(digits[len(digits) * 3 // 4 :]) == {"0"}:
-                return "transparent"
-            digits = digits[: len(digits) * 3 // 4]
+            digits, alpha = digits[: len(digits) * 3 // 4], digits[len(digits) * 3 // 4 :]
+        if set(alpha) == {"0"}:
+            return "transparent"
         return "".join(c * 2 for c in digits) if len(digits) == 3 else digits
     if found.startswith("rgb"):
         parts = re.findall(r"[\d.]+", found)

@@ -1,8 +1,7 @@
-"""BM25 over flat arrays of word hashes, with the scores of `rank_bm25` but without its corpus object.
+"""BM25 over flat arrays of word hashes, with the scores of `rank_bm25`.
 
-All functions are pure functions of arrays; they use no records, index or analyzer. The Okapi variant takes
-its parameters from rank_bm25. The same code serves every size of corpus: a request's few pages get
-rank_bm25's numbers (a test checks them to 1e-9), and 5,000 passages take a few milliseconds instead of 79.
+All functions are pure functions of arrays; they use no records, index or analyzer. A test checks the scores
+against rank_bm25's to 1e-9. 5,000 passages take a few milliseconds instead of 79.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from raypipe.core.index import Occurrences
 
 Variant: TypeAlias = Literal["lucene", "okapi"]
 
-
 _OKAPI = BM25Okapi([["a"]])
 
 DEFAULTS: dict[Variant, tuple[float, float]] = {"lucene": (1.2, 0.75), "okapi": (_OKAPI.k1, _OKAPI.b)}
@@ -26,8 +24,8 @@ DEFAULTS: dict[Variant, tuple[float, float]] = {"lucene": (1.2, 0.75), "okapi": 
 
 
 class Bm25Corpus:
-    """Passages to score a query against, with their statistics. `offsets` (passages + 1,) int64 and `hashes`
-    (words,) uint64: the words of passage i are `hashes[offsets[i]:offsets[i + 1]]`."""
+    """Passages to score a query against. `offsets` (passages + 1,) int64 and `hashes` (words,) uint64: the
+    words of passage i are `hashes[offsets[i]:offsets[i + 1]]`."""
 
     def __init__(self, offsets: np.ndarray, hashes: np.ndarray) -> None:
         self.offsets, self.hashes = offsets, hashes
@@ -83,8 +81,8 @@ def numbered(hashes: np.ndarray) -> tuple[np.ndarray, int]:
     """Numbers words, (words,) int64: equal hashes get equal numbers. Also returns a bound above all numbers.
 
     A hash's first 16 bits choose a slot of a table. In each round all words are written into their slots. The
-    last word written to a slot gets the slot's number; its other words are hashed again for the next round.
-    Of the 165,000 words of 5,000 real passages 97 % need one round. A dictionary takes twice as long.
+    last word written to a slot gets the slot's number; the slot's other words are hashed again for the next
+    round. 97 % of the words of 5,000 real passages need one round. A dictionary takes twice as long.
     """
     numbers, left, above = np.empty(len(hashes), np.int64), np.arange(len(hashes)), 0
     table = np.empty(SLOTS, np.uint64)
@@ -100,11 +98,10 @@ def numbered(hashes: np.ndarray) -> tuple[np.ndarray, int]:
 def scores(
     pool: Bm25Corpus, query: np.ndarray, variant: Variant, k1: float, b: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores the passages that have a word of the query. Returns passage numbers, ascending, and scores.
+    """Scores the passages that have a word of the query: ascending numbers and scores, (hits,) each.
 
-    Both are (hits,), int64 and float64. `query` (words,) uint64; a repeated word counts each time. An Okapi
-    score can be zero or negative: rank_bm25's least idf is a quarter of the mean idf, which may be negative.
-    A Lucene score is always positive.
+    `query` (words,) uint64; a repeated word counts each time. An Okapi score can be zero or negative:
+    rank_bm25's least idf is a quarter of the mean idf, which may be negative. A Lucene score is positive.
     """
     terms, repeats = np.unique(query, return_counts=True)
     term, passage, count = pool.occurrences(terms)
@@ -142,8 +139,8 @@ def lucene_idf(size: int, found: np.ndarray) -> np.ndarray:
 
 def okapi_idf(size: int, found: np.ndarray, frequencies: np.ndarray | None) -> np.ndarray:
     """Returns Okapi's idf of each word, (terms,) float64; 0 for a word that no passage has. `frequencies`:
-    document frequency of each word of the vocabulary. It gives the least idf, of words in more than half of
-    the passages; None if there are no such words."""
+    document frequencies of the vocabulary, which give the least idf, of words in more than half of the
+    passages; None if there are no such words."""
     idf = _log_odds(size, found)
     if frequencies is not None:
         idf[idf < 0] = _OKAPI.epsilon * _log_odds(size, frequencies).mean()
@@ -172,9 +169,9 @@ def query_words(query: np.ndarray, words: np.ndarray) -> QueryWords:
 
 
 class SegmentScores:
-    """Scorer of one segment of a snapshot; equal, bit by bit, to `scores` over all passages.
-    The statistics are those of the whole snapshot, and each passage's sum adds the words in the same order.
-    The share of a word in the scores is computed once for all queries of a batch."""
+    """Scorer of one segment of a snapshot, equal, bit by bit, to `scores` over all passages. `idf` and
+    `mean_length` are those of the whole snapshot, and sums add the words in the same order. A word's share in
+    the scores is computed once for all queries of a batch."""
 
     def __init__(
         self, segment: Occurrences, idf: np.ndarray, mean_length: float, k1: float, b: float
@@ -185,8 +182,8 @@ class SegmentScores:
         self._held = np.zeros(len(segment.lengths), bool)
 
     def of(self, query: QueryWords, bound: float) -> tuple[np.ndarray, np.ndarray]:
-        """Scores the passages with a word of the query; returns those with a score of at least `bound`.
-        Returns their numbers in the segment, (hits,) int64, and their scores, (hits,) float64."""
+        """Scores the passages with a word of the query. Returns the passages that score at least `bound`:
+        numbers in the segment, (hits,) int64, and scores, (hits,) float64."""
         for word in query:
             passages, adds = self._added(*word)
             self._sum[passages] += adds
@@ -212,7 +209,7 @@ class SegmentScores:
 
 
 class Best:
-    """Collector of a query's `top` best rows, and of all rows that tie with the last of them."""
+    """Collector of a query's `top` best rows, with all ties of the last row."""
 
     def __init__(self, top: int) -> None:
         self.top = top

@@ -42,7 +42,7 @@ class SourceText:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence, or a fact of a table."""
+    """Sentence, or fact of a table."""
 
     source: str  # source id
     span: Span  # span in the source's parsed text; for a fact, the span of its row
@@ -76,8 +76,8 @@ def candidates(
     """Lists the sentences and table cells of passages (source, span): best passage first, then in text order.
 
     Each passage gives at most its first `most`. A sentence that the passage's end cuts is taken whole if at
-    least half of it is inside. Equal sentences, and equal cells under equal row and column names, are listed
-    once, at the first occurrence. Hidden text, headings and menus are left out.
+    least half of it is inside. Equal sentences, and equal cells under equal names, are listed once. Hidden
+    text, headings and menus are left out.
     """
     found: dict[str, Sentence] = {}
     for rank, (source, span) in enumerate(passages):

@@ -1,4 +1,4 @@
-"""Contexts of prompts (passages packed to a budget), quotes for a reply, and places of quotes in documents.
+"""Contexts of prompts (passages packed to a budget), quotes for a reply, places of quotes.
 
 All functions are pure. A context has its passages in order, without repeats, with closed fences. A budget
 counts the spans of a tokenizer: a model's own, or one of characters. The quote for a reply is the sentence
@@ -27,8 +27,8 @@ LEAST = 0.5
 def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ...]:
     """Lists quotes: the sentence with the largest share of the answer's words, then all parts in `shown`.
 
-    The sentence is left out if its share is below `LEAST`. `shown`: parts of sources as (source id, span,
-    text), in the context's order.
+    Leaves the sentence out if its share is below `LEAST`. `shown`: (source id, span, text) of parts of
+    sources.
 
     >>> page = "Velora is a film. Anna Lind directed it."
     >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
@@ -45,9 +45,8 @@ def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ..
 
 
 def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
-    """Lists the distinct sentences of the shown parts, in the order of sources and their texts. Overlapping
-    parts of a source are merged first, so that the end of a part does not cut a sentence that the next part
-    has whole. A sentence of several sources is listed with its first source."""
+    """Lists the distinct sentences of the shown parts, each with its first source. Overlapping parts of a
+    source are merged first, so that the end of a part cuts no sentence that the next part has whole."""
     by_source: dict[str, list[tuple[Span, str]]] = {}
     for source, span, text in shown:
         by_source.setdefault(source, []).append((span, text))
@@ -103,9 +102,7 @@ def place(layout: Layout, span: Span) -> Place:
 
 
 def context(text: str, span: Span, chars: int) -> tuple[str, str]:
-    """Returns the text before and the text after a span, each of at most `chars` characters.
-
-    Words are whole, and spaces next to the span are kept.
+    """Returns the whole words before and after a span, each in at most `chars` characters.
 
     >>> context("The pump has a warranty of two years.", (15, 23), 10)
     ('has a ', ' of two')
@@ -120,9 +117,9 @@ def context(text: str, span: Span, chars: int) -> tuple[str, str]:
 
 
 def lined(text: str, blocks: Sequence[Block], start: int = 0) -> str:
-    """Replaces the space before each block by a line break, except before the cells of a row.
+    """Replaces the space before each block, except a cell, by a line break. All spans remain valid.
 
-    `text` is a part of a parsed text, which begins there at `start`. All spans remain valid.
+    `text` is the part of a parsed text that begins at `start`.
 
     >>> lined("Opening hours From nine.", [Block(0, 13, "heading"), Block(14, 24, "paragraph")])
     'Opening hours\\nFrom nine.'
@@ -137,8 +134,8 @@ def lined(text: str, blocks: Sequence[Block], start: int = 0) -> str:
 def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
     """Makes sections from the headings of a parsed text; each section ends at the next heading.
 
-    A title directly above the first heading belongs to its section, since the quote of a first sentence may
-    begin in the title.
+    A title directly above the first heading belongs to that heading's section: the quote of a first sentence
+    may begin in the title.
 
     >>> text = "Opening hours From nine. Prices Four euros."
     >>> found = heading_sections(text, [Block(0, 13, "heading"), Block(25, 31, "heading")])
@@ -181,11 +178,10 @@ def pack(
     tokenize: Tokenize,
     most: int | None = None,
 ) -> Packed:
-    """Packs passages into one text of at most `budget` tokens, counted by `tokenize` on the packed text.
+    """Packs the first `most` distinct passages into a text of at most `budget` tokens.
 
-    Empty passages and repeats are omitted. Passages beyond the budget are dropped, and the last one may be
-    cut; its fence is closed after the cut. `budget` None means no limit. `most`: largest number of distinct
-    passages; the first ones are taken.
+    Passages beyond the budget are dropped, and the last one may be cut; its fence is closed after the cut.
+    None for `budget` or `most` means no limit.
 
     >>> import re
     >>> pack(["one two three", "four"], "docs", 4, lambda t: [m.span() for m in re.finditer(r"\\S+", t)])
@@ -259,8 +255,8 @@ class Piece:
 
 
 def joined(taken: Sequence[tuple[Sentence, float]], pages: Mapping[str, SourceText]) -> list[Piece]:
-    """Joins sentences with only white space between them, in one block, to pieces. `taken`: sentences with
-    their scores. The pieces of the best passage come first, then by place."""
+    """Joins sentences of one block with only white space between them. `taken`: (sentence, score). Returns
+    the pieces of the best passage first, then by place."""
     pieces: list[Piece] = []
     for s, score in sorted(taken, key=lambda row: (row[0].source, row[0].span)):
         page = pages[s.source]

@@ -4,8 +4,8 @@ All functions are pure; callers compute the candidates, word hashes and cosines 
 The numbers of `Fitted` come from a file that `bench/figures/extract.py --fit` writes.
 
 A version of a statement is a candidate of another source with another value. A source is dated by its title,
-else by the name of its file, its field `date`, its first lines, or the time of its file. A source whose title
-or first lines call it superseded counts as older than all others.
+else by its file's name, its field `date`, its first lines, or its file's time. A source that calls itself
+superseded in its title or first lines counts as older than all others.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import numpy as np
 
 from raypipe.core.digests import FittedOn
 from raypipe.core.records import Quote
+from raypipe.text import typed_answers
 from raypipe.text.bm25 import lucene_idf
 from raypipe.text.candidates import Sentence, SourceText
-from raypipe.text.spans import DAY_IN_NAME, AskedQuestion, TypedSpan, dates, day_of, numbers, read, with_unit
+from raypipe.text.typed_answers import AskedQuestion, TypedSpan, dates, day_of, numbers, read, with_unit
 from raypipe.text.words import analyse
 
 ANALYZER = "stems"
@@ -171,8 +172,8 @@ _SUPERSEDED = re.compile(
 
 
 def value_of(s: Sentence, span: TypedSpan | None) -> Quote | None:
-    """Returns a quote of a candidate's value; None if it has no value or several. The value is that of a
-    fact, or the date or number that the question asks for, else the only number."""
+    """Quotes the value of a candidate: that of a fact, or the date or number that the question asks for, else
+    the only number. Returns None if there is no value, or several."""
     if s.value is not None:
         return Quote(s.source, s.value)
     asked = span is not None and any(map(str.isdigit, s.text[slice(*span.span)]))
@@ -213,7 +214,7 @@ def versions(
         head = page.text[:HEAD_CHARS]
         title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")
         name, modified = (unquote(page.file.url), page.file.modified) if page.file else ("", "")
-        name = DAY_IN_NAME.sub(r" \1-\2-\3 ", name).replace("_", " ")
+        name = typed_answers.DAY_IN_NAME.sub(r" \1-\2-\3 ", name).replace("_", " ")
         said = (title, name, "" if "T" in modified else modified, head, modified[:10])
         days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in said)
         return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0])), modified

@@ -3,9 +3,8 @@
     team = 'hr' and (date >= '2025-01-01' or pinned = true) and title not like 'Draft%'
 
 Conditions are a subset of LanceDB's filters, with the same meaning, including null: a test of a field that a
-document lacks is neither true nor false. There are no functions, casts, comments or subqueries. A text is
-parsed to a tree, or refused with an error that quotes nothing of it. Conditions are never pasted into other
-texts. This module depends on no table.
+document lacks is neither true nor false. There are no functions, casts, comments or subqueries. Errors quote
+nothing of a condition, and a condition is never pasted into another text. This module depends on no table.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class ConditionError(ConfError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """A comparison of one field. `null` has no value, `in` has values of one type, others have one value."""
+    """Comparison of one field. `null` has no value, `in` has values of one type, others have one value."""
 
     field: str
     op: Operator
@@ -146,15 +145,11 @@ _MAKE: dict[str, Callable[..., Any]] = {
 """Rule of the grammar -> function that makes its part of the tree, instead of lark's own tree."""
 
 
-def _inline(make: Callable[..., Any], parts: list[Any]) -> Any:
-    return make(*parts)
-
-
 @cache
 def _reader() -> Any:
     import lark  # imported here: it takes .05 s, and only conditions need it
 
-    made = {name: partial(_inline, make) for name, make in _MAKE.items()}
+    made = {name: lambda parts, make=make: make(*parts) for name, make in _MAKE.items()}
     return lark.Lark(_GRAMMAR, parser="lalr", start="any", transformer=SimpleNamespace(**made))
 
 
@@ -180,9 +175,8 @@ def parse(where: str) -> Node:
         at = getattr(e, "pos_in_stream", None)
         ends = getattr(getattr(e, "token", None), "type", "") == "$END"
         place = len(where) if ends or at is None or at < 0 else at
-        raise ConditionError(
-            f"where: expected a condition, {EXAMPLE}; cannot read character {place + 1}{_hint(where, place)}"
-        ) from e
+        found = f"cannot read character {place + 1}{_hint(where, place)}"
+        raise ConditionError(f"where: expected a condition, {EXAMPLE}; {found}") from e
     return tree
 
 
@@ -253,7 +247,7 @@ def host_name(text: str) -> str:
 
 
 def host_matches(url: str, hosts: Collection[str]) -> bool:
-    """Returns whether a URL's host is in `hosts` or a subdomain of one; True if `hosts` is empty.
+    """Returns whether a URL's host is one of `hosts` or below; True without `hosts`.
 
     >>> host_matches("https://en.example.org/a", ["example.org"])
     True

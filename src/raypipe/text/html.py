@@ -54,18 +54,8 @@ _WIDTHLESS = re.compile(
     "|(?<=[\0-\u058f])[\u200c\u200d]"  # joiners; in Persian and Indian scripts they are part of the spelling
 )
 _CONTROL = re.compile("[\0-\x08\x0e-\x1f]")
-_MAGIC = (
-    "%PDF-",
-    "PK\x03\x04",
-    "\x89PNG",
-    "\ufffdPNG",
-    "GIF87a",
-    "GIF89a",
-    "{\\rtf",
-    "\x7fELF",
-    "\x1f\x8b",
-    "\x1f\ufffd",
-)
+_PACKED = ("PK\x03\x04", "\x1f\x8b", "\x1f\ufffd")
+_MAGIC = ("%PDF-", *_PACKED, "\x89PNG", "\ufffdPNG", "GIF87a", "GIF89a", "{\\rtf", "\x7fELF")
 _HEAD = 4096  # first characters of a page, by which binary files are detected
 _BINARY_SHARE = 0.05  # most control characters among them; compressed bytes have .12, UTF-16 read as bytes .5
 _STRAY = 8  # number of control characters that is always allowed
@@ -91,8 +81,8 @@ def shown(text: str) -> str:
 
 def to_text(html: str, parser: Parser = "lxml", via: Via = "fast", compare: bool = False) -> ParsedPage:
     """Parses a page to the text that BeautifulSoup with `parser` gives (see the module's docstring).
-    `compare` runs BeautifulSoup after the fast way, and returns its text if the two differ. Raises ValueError
-    for the fast way with another parser than lxml. html.parser raises ValueError on some broken pages."""
+    `compare` runs BeautifulSoup after the fast way, and returns BeautifulSoup's text if the two differ.
+    html.parser raises ValueError on some broken pages, and always for the fast way."""
     check(parser, via)
     if via == "bs4":
         return _by_soup(html, parser, "bs4")
@@ -130,7 +120,7 @@ def not_html(content: str) -> str | None:
 
 
 def storable(text: str) -> str:
-    """Removes NUL and replaces lone surrogates by U+FFFD, so that UTF-8 and every table can hold the text."""
+    """Removes NUL, and replaces lone surrogates by U+FFFD, for UTF-8 and tables."""
     if "\0" not in text:
         if text.isascii():
             return text
@@ -176,7 +166,7 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
 
 
 def _marked(text: str, marks: int, way: Way, html: str, tree: Any, read: Read) -> ParsedPage | None:
-    """Makes the page of a text with `marks` marked elements; None if the page itself has mark characters."""
+    """Makes the page of a text with `marks` marks; None if the page itself has such characters."""
     found = unmark(text, marks) if marks else (text, ())
     if found is None:
         return None
@@ -221,9 +211,8 @@ def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as "looks like a URL", "looks like XML"
         soup = BeautifulSoup(storable(html), parser)
-    broken: dict[
-        int, Any
-    ] = {}  # tags whose texts a `wbr` cut: bs4's own `smooth` calls itself for each level of a page
+    # Tags whose texts a `wbr` cut. bs4's own `smooth` calls itself for each level of a page.
+    broken = dict[int, Any]()
     for tag in soup.find_all("wbr"):
         broken[id(tag.parent)] = tag.parent
         tag.unwrap()
@@ -259,13 +248,12 @@ def _soup_node(node: Any) -> str | Element | None:
 Answer: TypeAlias = ParsedPage | Fault
 
 PROBE = b'["lxml", "fast", false]\n' + b"<p>One of many <b>words</b>.</p>\n" * 3_000
-"""Page that takes .02 s, like the slowest real page, to test a child. If a machine cannot parse it within the
-limits, it can parse no page."""
+"""Page that takes .02 s, like the slowest real page, by which a child is tested."""
 
 
 @dataclass(frozen=True, slots=True)
-class PageLimits:
-    """Limits of one page. The largest of the real pages takes .02 s and has 1.6 MB."""
+class ParserLimits:
+    """Limits of a page in `SandboxedParser`. The largest real page takes .02 s and has 1.6 MB."""
 
     wall_s: float = 5.0
     cpu_s: float = 2.0
@@ -275,7 +263,7 @@ class PageLimits:
 
 @dataclass(frozen=True, slots=True)
 class ParseJob:
-    """A page to parse, with the options of `to_text`."""
+    """Page to parse, with the options of `to_text`."""
 
     html: bytes  # UTF-8
     parser: Parser = "lxml"
@@ -286,15 +274,15 @@ class ParseJob:
 class SandboxedParser:
     """Parser of pages in a child process, which starts with the first page. It is thread-safe."""
 
-    def __init__(self, limits: PageLimits = PageLimits()) -> None:
+    def __init__(self, limits: ParserLimits = ParserLimits()) -> None:
         self._limits = limits
         bounds = SandboxLimits(limits.wall_s, limits.cpu_s, limits.memory_bytes)
         self._sandbox = Sandbox(f"{__name__}:answer", bounds, PROBE)
 
     def run(self, jobs: Sequence[ParseJob], stop: threading.Event | None = None) -> list[Answer]:
         """Parses pages; returns the text or the fault of each, in order. The reasons of faults are not_html,
-        too_large, timeout, memory, crash and unparsable. Raises core.sandbox.Cancelled when `stop` is set;
-        the remaining pages are not parsed. Raises WorkerBroken if this machine can parse no page at all."""
+        too_large, timeout, memory, crash and unparsable. Raises core.sandbox.Cancelled when `stop` is set,
+        and WorkerBroken if this machine can parse no page at all."""
         out: dict[int, Answer] = {}
         most = self._limits.page_bytes
         for i, job in enumerate(jobs):

@@ -97,7 +97,7 @@ def read(reply: str, kind: MadeKind, passages: Sequence[str]) -> MadeText:
 
 
 def doubles(question: str, others: Sequence[frozenset[str]]) -> bool:
-    """Returns whether a question has nearly the same words as one of `others` (sets made by `words`)."""
+    """Returns whether a question has nearly the words of one of `others` (see `words`)."""
     mine = words(question)
     return any(len(mine & other) >= ALIKE * len(mine | other) for other in others)
 
@@ -107,7 +107,7 @@ def words(question: str) -> frozenset[str]:
 
 
 def place(text: str, quote: str) -> Span | None:
-    """Returns the span of a quote in a text with folded white space; None if it does not occur.
+    """Returns the span of a quote in a text with folded white space, or None.
 
     Case and forms of quotation marks may differ.
 

@@ -62,6 +62,5 @@ def moment(text: str) -> Moment:
         if zone.upper() not in _AHEAD:
             break
         return Moment(there, there + timedelta(hours=3 - _AHEAD[zone.upper()]))
-    raise DataError(
-        f"{text!r} is no time of asking: expected MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD HH:MM:SS PT (or ET)"
-    )
+    forms = "MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD HH:MM:SS PT (or ET)"
+    raise DataError(f"{text!r} is no time of asking: expected {forms}")

@@ -30,9 +30,7 @@ class JudgeReply:
 
 
 def parse_response(response: str) -> JudgeReply:
-    """Parses the verdict in a judge's response as CRAG's evaluator does.
-
-    The verdict is in the last `{...}` that has no inner `}`.
+    """Parses a judge's verdict as CRAG's evaluator does: from the last `{...}` that has no inner `}`.
 
     >>> parse_response('{"score": 0, "explanation": "no"} {"score": 1, "explanation": "ok"}')
     JudgeReply(explanation='ok', score=1)
@@ -77,7 +75,7 @@ class ParsedReply:
 
 
 def abstains(text: str) -> bool:
-    """Returns whether a text contains "i don't know", in any case, with a straight or curly apostrophe.
+    """Returns whether a text contains "i don't know", in any case and with any apostrophe.
 
     >>> abstains("Well, I don\u2019t know that.")
     True
@@ -86,10 +84,9 @@ def abstains(text: str) -> bool:
 
 
 def read_plain(text: str) -> ParsedReply:
-    """Reads an answer in plain words.
+    """Reads an answer in plain words; "invalid question" in it gives the label invalid.
 
-    An answer that contains "i don't know" becomes exactly this text, as in the system db3. An answer that
-    contains "invalid question" has the label invalid.
+    An answer that contains "i don't know" becomes exactly this text, as in the system db3.
 
     >>> read_plain("Sorry, I don't know."), read_plain(" Paris. ").label
     (ParsedReply(text="i don't know", label='abstained', confidence=None), 'answered')
@@ -105,7 +102,7 @@ KEPT = "kept"
 
 
 def read_rewrite(text: str, question: str) -> ParsedReply:
-    """Reads a query that replaces a question; returns the question if the reply is empty or longer.
+    """Reads a query in place of a question, or the question if the reply is empty or longer.
 
     >>> read_rewrite(" seed  lexicon ", "What is the seed lexicon?").text
     'seed lexicon'
@@ -118,9 +115,7 @@ def read_rewrite(text: str, question: str) -> ParsedReply:
 
 
 def behind(text: str, mark: str) -> str:
-    """Returns the text after the last `mark`; the whole text if `mark` is "".
-
-    Raises UnreadableReply if the mark is missing.
+    """Returns the text after the last `mark`, or the whole text if `mark` is "". Raises UnreadableReply.
 
     >>> behind("It says so. Answer: Yes", "Answer:").strip()
     'Yes'
@@ -132,9 +127,9 @@ def behind(text: str, mark: str) -> str:
 
 
 def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedReply:
-    """Reads a class name: the first of `labels` that the text contains, in any case, else the default.
+    """Reads the first of `labels` that the text contains, in any case, else the default (db3's rule).
 
-    This is the system db3's rule for domains. Raises UnreadableReply if there is no default.
+    Raises UnreadableReply if there is no default.
 
     >>> read_label("Movie, perhaps music", ("finance", "music", "movie"), "open").label
     'music'
@@ -146,7 +141,7 @@ def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedR
 
 
 def read_text(text: str, what: str = "a text") -> ParsedReply:
-    """Reads a text of any kind, such as a passage to search with; it never counts as an abstention.
+    """Reads a text, such as a passage to search with; it never counts as an abstention.
 
     >>> read_text(" Why it scales, I don't know. ").label
     'answered'
@@ -157,7 +152,7 @@ def read_text(text: str, what: str = "a text") -> ParsedReply:
 
 
 def placed(place: str, chunk: str) -> str:
-    """Puts a model's description of a chunk's place before the chunk; the result is embedded.
+    """Puts a model's description of a chunk's place before the chunk, to be embedded.
 
     >>> placed("Of the manual,  its end.", "It lasts a year.")
     'Of the manual, its end.\\nIt lasts a year.'
@@ -170,14 +165,10 @@ _BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
 
 
 def read_keywords(text: str) -> ParsedReply:
-    """Reads keywords to one line, as the system Onewo does.
+    """Joins the lines of a reply by commas, as the system Onewo does, without bullets and "keywords:".
 
-    Lines are joined by commas. Bullets, the word "keywords" and colons are removed.
-
-    >>> read_keywords("Keywords: graph nets, sampling").text
-    'graph nets, sampling'
-    >>> read_keywords("- graph nets\\n- sampling\\n").text
-    'graph nets, sampling'
+    >>> [read_keywords(t).text for t in ("Keywords: graph nets, sampling", "- graph nets\\n- sampling\\n")]
+    ['graph nets, sampling', 'graph nets, sampling']
     """
     lines = (_BULLET.sub("", line.strip(), count=1) for line in text.splitlines())
     folded = (" ".join(_KEYWORDS.sub(" ", line).split()).strip(",;* ") for line in lines)
@@ -188,14 +179,14 @@ def read_keywords(text: str) -> ParsedReply:
 
 
 def read_json(text: str) -> ParsedReply:
-    """Reads a JSON object, with or without words around it; the returned text is only the object."""
+    """Reads the JSON object in a reply; the text is only the object."""
     return ParsedReply(json.dumps(json_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
 
 
 def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
     """Reads `{"answer": ..., "confidence": "high"}`, the form of the system WeKnow.
 
-    A missing or unknown confidence counts as low. An answer below the `wanted` level becomes an abstention.
+    A missing or unknown confidence counts as low. An answer below `wanted` becomes an abstention.
 
     >>> read_confidence('{"answer": "1999", "confidence": "medium"}', "high")
     ParsedReply(text="i don't know", label='abstained', confidence=0.5)
@@ -217,8 +208,8 @@ def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
 def read_certainty(text: str, labels: Sequence[str], certain: float, default: str) -> ParsedReply:
     """Reads `{"domain": ..., "certainty": 0 to 100, "invalid": true or false}`, the form of WeKnow.
 
-    The label is the domain if its certainty is more than `certain`, and INVALID if "invalid" is true. In all
-    other cases, and for an unreadable reply, it is the default.
+    The label is INVALID if "invalid" is true, the domain if its certainty is more than `certain`, else the
+    default. An unreadable reply has the default label too.
 
     >>> said = '{"domain": "movie", "certainty": %s}'
     >>> [read_certainty(said % n, ("movie", "music"), 90, "open").label for n in (90, 91)]
@@ -238,14 +229,11 @@ def read_certainty(text: str, labels: Sequence[str], certain: float, default: st
 
 
 def read_calls(text: str) -> ParsedReply:
-    """Reads a program of calls to a knowledge graph; "None" means that no call fits, an abstention.
+    """Reads a program of calls to a knowledge graph, without parsing it. "None" (no call fits) abstains.
 
-    The program itself is parsed by the step that runs it.
-
-    >>> [read_calls(said).label for said in ('get_movie("velora")["year"]', "None", "None\\nNone; none")]
+    >>> programs = ('ALL 3get_movie("velora")["year"]', "None", "None\\nNone; none")
+    >>> [read_calls(program).label for program in programs]
     ['answered', 'abstained', 'abstained']
-    >>> read_calls('ALL 3get_movie_person("hale")["name"]').label
-    'answered'
     """
     said = text.strip().removeprefix("```").removesuffix("```").strip()
     if _NO_CALL.fullmatch(said):
@@ -256,8 +244,7 @@ def read_calls(text: str) -> ParsedReply:
 
 
 MOST_QUERY_CHARS = 300
-"""Most characters of a query for another search; a longer reply is no query. The longest question in the
-SQuAD, NQ and CRAG data has 197."""
+"""Most characters of a query for another search. The longest question of SQuAD, NQ and CRAG has 197."""
 
 _BEFORE = r"^(?>(?:[^\S\n]|[>*#-])*)"  # marks of a list or heading
 _SEARCH = re.compile(rf"{_BEFORE}search\s*:(.*)$", re.IGNORECASE | re.MULTILINE)
@@ -285,9 +272,7 @@ def read_next_query(text: str) -> str | None:
 
 
 def read_numbers(text: str, most: int) -> tuple[int, ...]:
-    """Reads the numbers from 1 to `most` in a reply, in its order, without repeats; ignores other numbers.
-
-    Returns () if the reply is "none".
+    """Reads the distinct numbers from 1 to `most` in a reply; () for "none".
 
     >>> read_numbers("[3], then 1 and 3; 99", 5)
     (3, 1)

@@ -1,20 +1,19 @@
-"""Escaping of untrusted text for prompts, so that it cannot imitate the prompt itself; and cleaning of texts.
+"""Escaping of untrusted text, so that it cannot imitate a prompt; cleaning of texts.
 
 Three attacks are blocked:
 
-- Marks of chat templates, which begin and end turns, lose their brackets. They are detected by their form,
-  not by a list of model families, and no server is queried for its marks. A prompt must be the same in a
-  plan, before any server runs, and for every server, since replies are cached by it. Besides, `/tokenize`
-  returns the ids of a text, but not which ids are marks. (An engine also escapes its own tokenizer's marks.)
+- Marks of chat templates, which begin and end turns, lose their brackets. Marks are detected by their form,
+  not by a list of model families, and no server is queried: a prompt must be the same in a plan, before any
+  server runs, and for every server, since replies are cached by prompt. Besides, `/tokenize` does not say
+  which ids are marks. (An engine also escapes its own tokenizer's marks.)
 - The fence around a document cannot be closed by the document's text.
 - Hidden text of a page is dropped.
 
 The words themselves are kept: `metrics.losses` measures whether a model obeys them.
 
 Bodies of questions, titles and abstracts are cleaned as in the Onewo system: HTML tags become a space,
-`http://`, `https://`, `.com` and `.cn` are removed, white space is folded. A removal can create another
-address (`..comcom`), so addresses are removed until none is left. Unlike the published code, which deletes
-line breaks and so joins words, line breaks become spaces here.
+`http://`, `https://`, `.com` and `.cn` are removed until none is left, white space is folded. The published
+code deletes line breaks, which joins words; here they become spaces.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def escape_markup(text: str) -> str:
 
 
 def visible(text: str, span: Span, hidden: Sequence[Span]) -> str:
-    """Removes the `hidden` spans of a source from `text`, which is the part of its text in `span`.
+    """Removes the `hidden` spans of a source from `text`, the part in `span`.
 
     >>> visible("one two three", (100, 113), ((104, 107),))
     'one three'
@@ -90,9 +89,8 @@ def prompted_spans(
 ) -> list[tuple[Span, str]]:
     """Maps text in a prompt back to its passage: the (span, text) of each part of the passage that it shows.
 
-    The passage is `text`, at `span` of its source. `prompted` is its visible and escaped text, or a beginning
-    of it; `lower`: in lower case. White space is not compared, since layouts change it. Characters that
-    `escape_markup` removes are skipped.
+    The passage is `text`, at `span` of its source. `prompted` is the visible and escaped text of the passage,
+    or its beginning; `lower`: in lower case. Ignores white space and characters that `escape_markup` removes.
 
     >>> prompted_spans("One <DOC> two three", (100, 119), ((110, 113),), "one (doc> thr", lower=True)
     [((100, 109), 'One <DOC>'), ((114, 117), 'thr')]
@@ -120,7 +118,7 @@ _ADDRESSES = ("http://", "https://", ".com", ".cn")
 def clean(text: str) -> str:
     """Cleans a text by the rules of the module's docstring. Cleaning a cleaned text changes nothing.
 
-    Any text between `<` and a later `>` counts as a tag, even in a formula.
+    All text between `<` and a later `>` counts as a tag, even in a formula.
 
     >>> clean("<p>See  <a href='x'>http://example.com</a></p>\\nor ask")
     'See example or ask'

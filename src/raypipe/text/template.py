@@ -1,13 +1,11 @@
 """Templates that cannot fail on a row: the `query:` of ranking steps, and the messages of prompts.
 
 Templates run in Jinja2's sandbox. A template may use names, `replies.NAME` (the text of an earlier step's
-reply; "" if the step was skipped), filters, tests, `or` and `if`, but no methods or indexing. It therefore
-renders for every row or for none, and errors appear when the recipe is read. Two filters are added, `clean`
-and `colon` (`text.sanitize`). Inserted texts are never read as templates.
+reply; "" if the step was skipped), filters, tests, `or` and `if`, but no methods or indexing. A template
+therefore renders for every row or for none, and errors appear when the recipe is read. Two filters are added,
+`clean` and `colon` (`text.sanitize`). Inserted texts are never read as templates.
 
-A prompt is checked when it is made: its two messages use exactly the variables that it declares, and render
-with any texts. `ByLabel` is the value of a step's field (a prompt, an adapter) that depends on an earlier
-reply.
+`ByLabel` is the value of a step's field (a prompt, an adapter) that depends on an earlier reply.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _ALLOWED = "a query template may use text, body and replies.NAME, filters, `or` 
 def query_reads(template: str) -> frozenset[str]:
     """Lists the fields of Question that a query template reads: "text", "body", "replies.NAME".
 
-    Raises ValueError, with the allowed syntax, if the text is no template or could fail on some row.
+    Raises ValueError if the text is no template or could fail on some row.
 
     >>> sorted(query_reads("{{ replies.rewrite or text }}"))
     ['replies.rewrite', 'text']
@@ -131,7 +129,8 @@ def _replies(tree: nodes.Template) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A system and a user message. Only the texts are part of a recipe's identity, not their file."""
+    """System and user message, which use exactly the declared variables and render with any texts. The texts
+    are part of a recipe's identity; their file is not."""
 
     user: str
     system: str = ""  # "": no system message
@@ -147,10 +146,8 @@ class Prompt:
             except ValueError as e:
                 raise ValueError(f"{name}: it is no prompt template: {e}") from e
             if undeclared := sorted(found - set(self.variables)):
-                raise ValueError(
-                    f"{name}: it uses {undeclared[0]!r}, which variables does not declare; "
-                    f"declared: {', '.join(self.variables) or 'nothing'}"
-                )
+                declared = ", ".join(self.variables) or "nothing"
+                raise ValueError(f"{name}: it uses {undeclared[0]!r}; variables declares {declared}")
             used |= found
         if idle := [v for v in self.variables if v not in used]:
             raise ValueError(f"variables: {idle[0]!r} is declared and used in neither message")
@@ -168,7 +165,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ByLabel(Generic[T]):
-    """A value for all questions, or a value per label of an earlier reply."""
+    """Value for all questions, or value per label of an earlier reply."""
 
     default: T  # `else`: value for labels that are not in the table
     by: str = ""  # name of the reply; "": all questions have the default

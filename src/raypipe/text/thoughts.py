@@ -1,9 +1,8 @@
 """Separation of a reasoning model's thoughts from its answer. Pure functions, independent of models.
 
-A thought is text between `<think>` and `</think>`, or the marks of other makers. A chat template may write
-the opening mark itself, so a closing mark without an opening one also ends a thought. If a server sends
-thoughts in a separate field, `thinking` converts them to this form. The last mark decides: all text before a
-closing mark is thought, and after an unclosed opening mark there is no answer.
+A thought is text between `<think>` and `</think>`, or the marks of other makers. The last mark decides: all
+text before a closing mark is thought, since a chat template may write the opening mark itself, and after an
+unclosed opening mark there is no answer. `thinking` gives thoughts of a separate field this form.
 """
 
 from __future__ import annotations
@@ -13,22 +12,17 @@ from dataclasses import dataclass
 
 from raypipe.text.replies import UnreadableReply
 
-_WORD = "think|thinking|thought|reasoning"
-_OPEN = re.compile(rf"<(?:{_WORD})>|\[THINK\]|\u25c1think\u25b7", re.IGNORECASE)
-_CLOSE = re.compile(rf"</(?:{_WORD})>|\[/THINK\]|\u25c1/think\u25b7", re.IGNORECASE)
-
-_MARKS = (
-    *(f"<{close}{word}>" for word in _WORD.split("|") for close in ("", "/")),
-    "[think]",
-    "[/think]",
-    "\u25c1think\u25b7",
-    "\u25c1/think\u25b7",
-)
+_WORDS = ("think", "thinking", "thought", "reasoning")
+_OPENING = (*(f"<{word}>" for word in _WORDS), "[think]", "\u25c1think\u25b7")
+_CLOSING = (*(f"</{word}>" for word in _WORDS), "[/think]", "\u25c1/think\u25b7")
+_MARKS = (*_OPENING, *_CLOSING)
+_OPEN = re.compile("|".join(map(re.escape, _OPENING)), re.IGNORECASE)
+_CLOSE = re.compile("|".join(map(re.escape, _CLOSING)), re.IGNORECASE)
+_MARK = re.compile("|".join(map(re.escape, _MARKS)), re.IGNORECASE)
 _LONGEST = max(map(len, _MARKS))
 MOST_CHARS = 500_000
 """Most characters of a reply, as many as a window of 131,072 tokens holds. All parsers of replies take linear
 time: some tenths of a second at this limit."""
-_MARK = re.compile(f"{_OPEN.pattern}|{_CLOSE.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +58,15 @@ def answer_of(text: str) -> str:
         raise UnreadableReply(f"expected a reply of at most {MOST_CHARS:,} characters, found {length:,}")
     found = split_thoughts(text)
     if not found.closed:
-        raise UnreadableReply(
-            "expected an answer, found a thought that does not end: raise max_tokens, or thought_tokens of "
-            "the model's entry"
-        )
+        mend = "raise max_tokens, or thought_tokens of the model's entry"
+        raise UnreadableReply(f"expected an answer, found a thought that does not end: {mend}")
     if found.thoughts and not found.answer.strip():
         raise UnreadableReply("expected an answer behind the model's thoughts, found none")
     return found.answer
 
 
 def thinking(thoughts: str, answer: str) -> str:
-    """Joins thoughts from a separate field and an answer to a reply with marks.
-
-    Without an answer the thought is not closed.
+    """Joins thoughts from a separate field and an answer. Without an answer the thought is not closed.
 
     >>> thinking("so", "yes"), thinking("so", ""), thinking("", "yes")
     ('<think>so</think>yes', '<think>so', 'yes')

@@ -1,8 +1,7 @@
 """Self-contained web pages: template, styles and scripts of the folders `web`, joined to one HTML text.
 
-All data is escaped by Jinja, or set as text by a script. The page's content security policy is a second
-defence: only the page's own scripts run, identified by hashes, and no script may turn text into markup
-(Trusted Types).
+All data is escaped by Jinja, or set as text by a script. As a second defence the content security policy lets
+only the page's own scripts run, by their hashes, and lets no script turn text into markup (Trusted Types).
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ def page(
     values: Mapping[str, Any],
     filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> tuple[str, str]:
-    """Renders a page. Returns its HTML, which includes its content security policy, and the policy. `values`
-    are the template's variables, `filters` its additional filters."""
+    """Renders a page. Returns its HTML with the content security policy, and the policy. `values`: variables
+    of the template; `filters`: additional filters."""
     style, script = joined(package, tuple(styles)), joined(package, tuple(scripts)) if scripts else ""
     allowed = policy(style, script, own_host)
     env = templates(package)

@@ -7,9 +7,8 @@ letters, as in Lucene's CJK analyzer.
 
 `character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter of the system db3, on
 folded text. Words are joined while the window has at most `size` characters. The next window begins with as
-many of the last words as fit into `overlap`. A window thus begins and ends at a word, and exceeds `size` only
-if it is one longer word. There are two departures. In scripts without spaces each letter
-is a word. A word longer than `LONGEST_WORD` is cut, so that ten megabytes without a space are not one chunk.
+many of the last words as fit into `overlap`. A window exceeds `size` only if it is one longer word. There are
+two departures: in scripts without spaces each letter is a word, and a word longer than `LONGEST_WORD` is cut.
 Sentences are split as in the official CRAG baseline (blingfire).
 """
 
@@ -31,44 +30,25 @@ import Stemmer
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Span
 
-SPACELESS = (
-    (0x0E01, 0x0E3A),
-    (0x0E40, 0x0E4E),  # Thai
-    (0x0E81, 0x0ECE),
-    (0x1000, 0x103F),
-    (0x1050, 0x108F),
-    (0x1780, 0x17D3),  # Lao, Burmese, Khmer
-    (0x2E80, 0x2FDF),
-    (0x3005, 0x3007),
-    (0x3021, 0x3035),
-    (0x3041, 0x309F),
-    (0x30A1, 0x30FA),
-    (0x30FC, 0x30FF),
-    (0x3105, 0x312F),
-    (0x31A0, 0x31FF),
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0xFF66, 0xFF9F),
-    (0x1B000, 0x1B16F),
-    (0x20000, 0x3FFFF),  # Chinese and Japanese
+
+def _ranges(text: str) -> tuple[tuple[int, int], ...]:
+    """Parses ranges of characters, such as "0e01-0e3a 3005", to the first and last of each."""
+    pairs = (part.partition("-") for part in text.split())
+    return tuple((int(first, 16), int(last or first, 16)) for first, _, last in pairs)
+
+
+SPACELESS = _ranges(
+    "0e01-0e3a 0e40-0e4e "  # Thai
+    "0e81-0ece 1000-103f 1050-108f 1780-17d3 "  # Lao, Burmese, Khmer
+    "2e80-2fdf 3005-3007 3021-3035 3041-309f 30a1-30fa 30fc-30ff 3105-312f 31a0-31ff 3400-4dbf 4e00-9fff "
+    "f900-faff ff66-ff9f 1b000-1b16f 20000-3ffff"  # Chinese and Japanese
 )
 """Letters of scripts without spaces between words: first and last of each range, ascending."""
-HANGUL = ((0x1100, 0x11FF), (0x3131, 0x318E), (0xA960, 0xA97F), (0xAC00, 0xD7FF))
+HANGUL = _ranges("1100-11ff 3131-318e a960-a97f ac00-d7ff")
 """Korean letters. Korean has spaces, but endings are part of its words, so it is searched like SPACELESS."""
-_ATTACHED = (  # letters that belong to the one before: vowel signs, tones, marks of length and repetition
-    (0x0E30, 0x0E3A),
-    (0x0E45, 0x0E4E),
-    (0x0EB0, 0x0EBC),
-    (0x0EC8, 0x0ECE),
-    (0x102B, 0x103E),
-    (0x1056, 0x1059),
-    (0x17B4, 0x17D3),
-    (0x3005, 0x3005),
-    (0x3099, 0x309C),
-    (0x30FC, 0x30FE),
-    (0xFF70, 0xFF70),
-    (0xFF9E, 0xFF9F),
+_ATTACHED = _ranges(  # parts of the letter before: vowel signs, tones, marks of length and repetition
+    "0e30-0e3a 0e45-0e4e 0eb0-0ebc 0ec8-0ece 102b-103e 1056-1059 17b4-17d3 3005 3099-309c 30fc-30fe ff70 "
+    "ff9e-ff9f"
 )
 _PARTING = ((0x0F0B, 0x0F0E), (0x1361, 0x1361))  # marks after a Tibetan word, and between Ethiopic words
 _ASCII = ((0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A))  # letters and digits
@@ -80,9 +60,9 @@ def character_class(*ranges: tuple[int, int]) -> str:
 
 
 def word_starts(codes: np.ndarray) -> np.ndarray:
-    """Marks the characters that begin a word without a space before it: (len,) bool. They are letters of
-    SPACELESS scripts, an ASCII letter or digit directly after one, and a character after a mark between
-    words. Punctuation belongs to the word before it. `codes` (len,) uint32: characters."""
+    """Marks the characters that begin a word without a space before it, (len,) bool: letters of SPACELESS
+    scripts, an ASCII letter or digit directly after one, and a character after a mark between words.
+    Punctuation belongs to the word before it. `codes` (len,) uint32: characters."""
     starts = np.zeros(len(codes), bool)
     high = np.flatnonzero(codes >= SPACELESS[0][0])  # most texts have few of them
     letters = high[_within(codes[high], SPACELESS)]
@@ -94,7 +74,7 @@ def word_starts(codes: np.ndarray) -> np.ndarray:
     return starts
 
 
-def _within(codes: np.ndarray, ranges: tuple[tuple[int, int], ...]) -> np.ndarray:
+def _within(codes: np.ndarray, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
     borders = np.array([border for first, last in ranges for border in (first, last + 1)], codes.dtype)
     inside: np.ndarray = np.searchsorted(borders, codes, side="right") % 2 == 1
     return inside
@@ -219,8 +199,7 @@ def nested_windows(
     text: str, parent_chars: int, parent_overlap: int, child_chars: int, child_overlap: int
 ) -> list[tuple[Span, Span]]:
     """Splits a text into parent windows, and each parent into children. Returns (child, parent) spans. As in
-    LangChain's ParentDocumentRetriever, a child in the overlap of two parents is returned twice, once for
-    each parent."""
+    LangChain's ParentDocumentRetriever, a child in the overlap of two parents is returned for each."""
     words = WordSpans(text)
     parents = words.windows(0, len(words.starts), parent_chars, parent_overlap)
     return [
@@ -231,9 +210,8 @@ def nested_windows(
 
 
 def token_windows(tokens: Sequence[Span], size: int, overlap: int) -> list[Span]:
-    """Makes windows of `size` tokens, `overlap` of them shared with the previous window. The last window may
-    be shorter. With overlap 0 there are ceil(n / size) windows, and each token is in one. A span is from the
-    start of its first token to the end of its last token in the text, so no token is decoded."""
+    """Makes windows of `size` tokens that share `overlap` tokens with the previous window. The last window
+    may be shorter. A span is from the start of its first token to the end of its last token in the text."""
     step = size - overlap
     stops = range(size, max(size + 1, len(tokens) + step), step) if tokens else range(0)
     return [(tokens[stop - size][0], tokens[min(stop, len(tokens)) - 1][1]) for stop in stops]
@@ -247,10 +225,7 @@ def sentence_windows(text: str, longest: int) -> list[Span]:
 def require_splitter() -> None:
     """Raises ConfError if blingfire is not installed. Called before work that splits sentences."""
     if find_spec("blingfire") is None:
-        raise ConfError(
-            "sentences are split by the package blingfire, which is not installed. Get it with: "
-            "pip install 'raypipe[local]'"
-        )
+        raise ConfError("blingfire, which splits sentences, is not installed: pip install 'raypipe[local]'")
 
 
 def sentences(text: str) -> list[Span]:

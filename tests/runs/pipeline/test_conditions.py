@@ -29,7 +29,7 @@ from raypipe.text.filters import ConditionError, Filters
 RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
 FILES = {
     "hr/leave-2024-05-01.md": "---\nteam: hr\nyear: 2024\n---\n# Leave\n\nThe leave policy grants 25 days.",
-    "hr/pay.md": "---\nteam: hr\ndate: 2 March 2025\ntags: [a]\n---\nThe leave policy pays 12 days a year.",
+    "hr/pay.md": "---\nteam: hr\ndate: 2 March 2025\ntags: [a,b]\n---\nThe leave policy pays 12 days a year.",
     "team=legal/leave.txt": "The leave policy of counsel grants 40 days a year.",
     "notes/leave.txt": "The leave policy of notes grants 7 days a year.",
     "notes/metadata.csv": "File;Team;Pinned\nleave.txt;board;true\n",
@@ -95,6 +95,15 @@ def test_fields_come_from_front_matter_columns_a_table_and_folders(made):
         "team%3Dlegal/leave.txt": {"team": "legal"},
         "notes/leave.txt": {"pinned": "true", "team": "board"},
     }
+
+
+def test_ingest_names_the_front_matter_that_gives_no_field(made):
+    docs, store, _ = made
+    written(docs, {"a.md": "---\ncustomer: [acme]\nplaces: [Ulm, Bonn]\n---\nThe margin is 41 %."})
+    ingest_folder(store, docs, (), Progress(said := io.StringIO()))
+    message = "front matter that is no field, such as a list of several values: "
+    assert f"{message}places (a.md), tags (hr/pay.md)" in said.getvalue()
+    assert [f.rows for f in fields_now(store).fields() if f.name == "customer"] == [1]
 
 
 def test_a_title_that_fields_say_is_cited_and_a_table_says_more_than_a_heading(made):

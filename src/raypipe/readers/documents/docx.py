@@ -21,7 +21,7 @@ from lxml import etree
 
 from raypipe.readers.documents.docx_parts import HEADING_LEVELS, Numbering, Package, W, value
 from raypipe.readers.documents.page_text import table_row
-from raypipe.readers.documents.plain import decoded
+from raypipe.readers.documents.text_files import decoded
 from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
 from raypipe.text.html import to_text
 
@@ -59,8 +59,8 @@ class _Text:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """Styles and numbering that apply to a text's paragraphs, from the other parts of the docx."""
+class _Styles:
+    """Styles and numbers of a text's paragraphs, from the other parts of the docx."""
 
     package: Package
     levels: dict[str, int]  # style -> its level in the outline
@@ -91,20 +91,20 @@ def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any
 def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, Any]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         package, text = Package(archive, limits), _Text()
-        look = _Look(package, *package.styles(), package.numbering(), depth)
+        styles = _Styles(package, *package.styles(), package.numbering(), depth)
         for part in (package.main, *filter(None, map(package.part, NOTES))):
             if part != package.main and text.blocks[-1]:
                 text.headings.append("")
                 text.blocks.append([])
             for element in _top_level(package, part):
-                _block(element, text, look)
+                _block(element, text, styles)
         parts = zip(text.headings, text.blocks, strict=True)
         sections = [(heading, "\n\n".join(blocks)) for heading, blocks in parts if blocks]
         return {"title": package.title() or text.title, "sections": sections}
 
 
 def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
-    """Yields each child element of the body and of the notes, with one in memory at a time."""
+    """Yields the child elements of the body and the notes. Holds one in memory."""
     parents = {f"{W}body", f"{W}footnote", f"{W}endnote"}
     with package.open(part) as stream:
         events = etree.iterparse(stream, ("end",), resolve_entities=False, no_network=True, load_dtd=False)
@@ -112,9 +112,8 @@ def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
             if not isinstance(element.tag, str):
                 continue
             if element.tag.startswith(_STRICT):
-                raise UnusableLine(
-                    "unsupported", "a docx in the strict form of its standard: save it as a docx"
-                )
+                found = "a docx in the strict form of its standard: save it as a docx"
+                raise UnusableLine("unsupported", found)
             parent = element.getparent()
             if parent is None or parent.tag not in parents:
                 continue
@@ -127,7 +126,7 @@ def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
                 del parent[0]
 
 
-def _block(element: etree._Element, text: _Text, look: _Look) -> None:
+def _block(element: etree._Element, text: _Text, styles: _Styles) -> None:
     tag = element.tag
     if not isinstance(tag, str) or tag in _OMITTED:
         return
@@ -136,52 +135,51 @@ def _block(element: etree._Element, text: _Text, look: _Look) -> None:
         said = "".join(_inline(element, boxes))
         properties = element.find(f"{W}pPr")
         style, level = value(properties, "pStyle"), value(properties, "outlineLvl")
-        if (number := look.number(properties, style)) and said.strip():
+        if (number := styles.number(properties, style)) and said.strip():
             said = f"{number} {said.strip()}"
-        if (int(level) if level.isdigit() else look.levels.get(style, HEADING_LEVELS)) < HEADING_LEVELS:
+        if (int(level) if level.isdigit() else styles.levels.get(style, HEADING_LEVELS)) < HEADING_LEVELS:
             text.heading(said)
         else:
             text.add(said)
-        if style in look.titles and not text.title:
+        if style in styles.titles and not text.title:
             text.title = " ".join(said.split())
         for box in boxes:
-            _blocks(box, text, look)
+            _blocks(box, text, styles)
     elif tag == f"{W}tbl":
-        text.add("\n".join(map(" ".join if text.in_cell else table_row, _rows(element, look))))
+        text.add("\n".join(map(" ".join if text.in_cell else table_row, _rows(element, styles))))
     elif tag in (f"{W}altChunk", f"{W}subDoc"):
-        text.add(_embedded(element.get(f"{_R}id", ""), look))
+        text.add(_embedded(element.get(f"{_R}id", ""), styles))
     else:
-        _blocks(element, text, look)
+        _blocks(element, text, styles)
 
 
-def _blocks(element: etree._Element, text: _Text, look: _Look) -> None:
+def _blocks(element: etree._Element, text: _Text, styles: _Styles) -> None:
     for child in _shown(element):
-        _block(child, text, look)
+        _block(child, text, styles)
 
 
-def _embedded(id: str, look: _Look) -> str:
-    """Reads a page or document that is embedded in the docx as a separate part. Raises UnusableLine if the
-    part is missing or cannot be read, since its text would be lost silently."""
-    relation = look.package.relations(look.package.main).get(id)
-    if relation is None or relation.outside or relation.target not in look.package:
-        what = f"an embedded page (altChunk or subDoc {id!r})"
-        raise UnusableLine("broken", f"expected {what} in the docx, found none")
-    with look.package.open(relation.target) as stream:
+def _embedded(id: str, styles: _Styles) -> str:
+    """Reads a page or document that is embedded as a separate part. Raises UnusableLine if the part is
+    missing or cannot be read, since its text would be lost silently."""
+    relation = styles.package.relations(styles.package.main).get(id)
+    if relation is None or relation.outside or relation.target not in styles.package:
+        raise UnusableLine("broken", f"expected an embedded page (altChunk or subDoc {id!r}), found none")
+    with styles.package.open(relation.target) as stream:
         data = stream.read()
-    if data.startswith(b"PK\x03\x04") and look.depth < NESTED:
-        inner = _document(data, DOCUMENT_LIMITS, look.depth + 1)
+    if data.startswith(b"PK\x03\x04") and styles.depth < NESTED:
+        inner = _document(data, DOCUMENT_LIMITS, styles.depth + 1)
         return "\n\n".join(text for _, text in inner["sections"])
     if data.startswith((b"PK\x03\x04", b"{\\rtf", b"\xd0\xcf\x11\xe0")) or b"<pkg:package" in data[:2_000]:
-        what = f"an embedded page (altChunk {relation.target})"
-        raise UnusableLine("unsupported", f"{what} that is no HTML, text or docx")
+        found = f"an embedded page (altChunk {relation.target}) that is no HTML, text or docx"
+        raise UnusableLine("unsupported", found)
+    charset, is_html = "", _TAG.search(data) is not None
     if _MIME.match(data):
         parts = [p for p in message_from_bytes(data).walk() if p.get_content_maintype() == "text"]
-        best = max(parts, key=lambda part: part.get_content_subtype() == "html", default=None)
-        data = bytes(best.get_payload(decode=True)) if best else b""  # no multipart, so bytes
-        charset = best.get_content_charset("") if best else ""
-        is_html = best is not None and best.get_content_subtype() == "html"
-    else:
-        charset, is_html = "", _TAG.search(data) is not None
+        if not parts:
+            return ""
+        best = max(parts, key=lambda part: part.get_content_subtype() == "html")
+        data = bytes(best.get_payload(decode=True))  # no multipart, so bytes
+        charset, is_html = best.get_content_charset(""), best.get_content_subtype() == "html"
     text = decoded(data, is_html, charset)
     return to_text(text).text if is_html else text
 
@@ -195,11 +193,11 @@ def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
             yield from _below(child, tag)
 
 
-def _rows(table: etree._Element, look: _Look) -> Iterator[list[str]]:
-    """Yields the texts of the cells of each row. A merged cell is a label, repeated in each row and column
-    that it covers. A text longer than LABEL is not repeated, nor is the text of a cell that fills a row."""
+def _rows(table: etree._Element, styles: _Styles) -> Iterator[list[str]]:
+    """Yields the texts of each row's cells. Repeats the text of a merged cell in each row and column of the
+    cell, unless the text is longer than LABEL or the cell fills its row."""
     above: dict[int, str] = {}  # column -> text of the merged cell over it
-    inside = replace(look, levels={}, titles=set())  # paragraphs in cells are neither headings nor titles
+    inside = replace(styles, levels={}, titles=set())  # paragraphs in cells are neither headings nor titles
     for row in _below(table, f"{W}tr"):
         said, at = list[str](), _count(row, "trPr/gridBefore")
         cells = list(_below(row, f"{W}tc"))
@@ -244,9 +242,8 @@ def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[st
         elif tag == f"{W}sym":
             with suppress(ValueError):
                 code = int(child.get(f"{W}char", ""), 16)
-                if (
-                    0 < code < 0xE000 or 0xF8FF < code < 0x110000
-                ):  # a private-use character has no meaning without its font
+                # A private-use character has no meaning without its font.
+                if 0 < code < 0xE000 or 0xF8FF < code < 0x110000:
                     yield chr(code)
         else:
             yield from _inline(child, boxes)

@@ -72,7 +72,7 @@ class Package:
         return self._archive.open(self._names[_plain(part)])
 
     def part(self, kind: str) -> str | None:
-        """Returns the name of the document's part of a kind (styles, footnotes, ...); None if it has none."""
+        """Returns the name of the document's part of a kind (styles, footnotes, ...), or None."""
         usual = posixpath.join(posixpath.dirname(self.main), f"{kind}.xml")
         related = (r.target for r in self.relations(self.main).values() if r.kind == kind)
         return next((part for part in (*related, usual) if part in self), None)
@@ -96,7 +96,7 @@ class Package:
         return found
 
     def elements(self, part: str | None, *tags: str) -> Iterator[etree._Element]:
-        """Yields the elements of a part with these tags, parsed as a stream; nothing if `part` is None."""
+        """Yields the elements of a part with these tags, from a stream; none if `part` is None."""
         if part is not None:
             with self.open(part) as stream:
                 for _, element in etree.iterparse(stream, ("end",), tag=tags, resolve_entities=False):
@@ -109,9 +109,8 @@ class Package:
         return next((" ".join((e.text or "").split()) for e in self.elements(part, f"{DC}title")), "")
 
     def styles(self) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
-        """Returns three tables of styles: style -> outline level, styles of titles, style -> (num, level). A
-        style inherits its outline level, and its num and level of a list, from the style that it is based
-        on."""
+        """Returns style -> outline level, the styles of titles, and style -> (num, level) of a list. A style
+        inherits from the style that it is based on."""
         own: dict[str, int] = {}
         base: dict[str, str] = {}
         titles = set[str]()
@@ -168,7 +167,7 @@ class Package:
         return found
 
     def _check(self, limits: DocumentLimits) -> None:
-        """Raises UnusableLine if the archive's directory exceeds the limits, or if a part has a password."""
+        """Raises UnusableLine if the archive exceeds the limits or a part has a password."""
         members = self._archive.infolist()
         whole = sum(m.file_size for m in members)
         if len(members) > limits.zip_members or whole > limits.zip_bytes:
@@ -179,11 +178,9 @@ class Package:
                 raise UnusableLine("encrypted", f"a password protects the part {m.filename}")
             packed = limits.zip_ratio * max(m.compress_size, 1)
             if m.file_size > min(limits.zip_member_bytes, max(limits.zip_ratio_free_bytes, packed)):
-                most = (
-                    f"at most {limits.zip_member_bytes:,} bytes and {limits.zip_ratio} times the packed size"
-                )
+                most = f"{limits.zip_member_bytes:,} bytes and {limits.zip_ratio} times the packed size"
                 found = f"found {m.file_size:,} from {m.compress_size:,}"
-                raise UnusableLine("too_large", f"{m.filename}: expected {most}, {found}")
+                raise UnusableLine("too_large", f"{m.filename}: expected at most {most}, {found}")
 
 
 def _plain(name: str) -> str:
@@ -217,8 +214,8 @@ class Numbering:
     begun: set[tuple[str, int]] = field(default_factory=set)  # (num, level) whose restart was applied
 
     def number(self, num: str, level: str, style: str) -> str:
-        """Counts a paragraph and returns the number that it shows; "" if it has none. If `level` is "", the
-        level of the paragraph's style is used."""
+        """Counts a paragraph; returns the number that it shows, or "" if it has none. `level` "" stands for
+        the level of the paragraph's style."""
         if (used := self.nums.get(num)) is None:
             return ""
         levels = self.lists.get(used.of, {}) | used.levels
@@ -246,11 +243,8 @@ class Numbering:
 def _levels(element: etree._Element) -> dict[int, _Level]:
     found = {}
     for level in element.iterfind(f"{W}lvl"):
-        at, start, form = (
-            level.get(f"{W}ilvl", ""),
-            value(level, "start"),
-            value(level, "numFmt") or "decimal",
-        )
+        at, start = level.get(f"{W}ilvl", ""), value(level, "start")
+        form = value(level, "numFmt") or "decimal"
         if at.isdigit() and int(at) < LEVELS:
             text = "" if form == "bullet" else value(level, "lvlText")
             found[int(at)] = _Level(

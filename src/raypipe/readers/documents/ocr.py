@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raypipe.readers.documents.page_layout import laid_out
-from raypipe.readers.documents.page_tables import Box
-from raypipe.readers.rows import DOCUMENT_LIMITS
+from raypipe.readers.documents.page_tables import Box, lines_of
+from raypipe.readers.rows import DOCUMENT_LIMITS, UnusableLine
 
 PIXELS = 2_800_000  # pixels to which an image is scaled: A4 at 170 dots per inch; memory grows with them
 LEAST = 0.5  # least confidence of a piece that is used; rapidocr's default
@@ -38,7 +38,7 @@ INSTALL = "`pip install 'raypipe[ocr]'` (or Debian's tesseract-ocr), and the nex
 
 
 class TextPiece(NamedTuple):
-    """A line, or the part of a line in one cell of a table."""
+    """Line of text, or the part of a line in one cell of a table."""
 
     box: Box  # pixels, y upwards
     text: str
@@ -73,7 +73,7 @@ def read(pixels: np.ndarray) -> dict[str, Any]:
     not blank. `pixels`: (height, width, 3) uint8, blue first."""
     found = _by_rapidocr(pixels) if engine().startswith("rapidocr") else _by_tesseract(pixels)
     kept = [piece for piece in found if piece.confidence >= LEAST]
-    lines = _by_line(kept)
+    lines = [[kept[i] for i in line] for line in lines_of([p.box for p in kept], range(len(kept)), back=3)]
     whole = "\n".join(" ".join(piece.text for piece in line) for line in lines)
     order = [piece for line in lines for piece in line]
     text, _ = laid_out(whole, [p.box for p in order], lambda i: order[i].text, gap=GAP)
@@ -83,21 +83,6 @@ def read(pixels: np.ndarray) -> dict[str, Any]:
     return {"text": text, "confidence": math.floor(100 * sure) / 100, "scan": drawn}
 
 
-def _by_line(pieces: list[TextPiece]) -> list[list[TextPiece]]:
-    """Groups pieces by line, from top to bottom, and orders each line from left to right."""
-    lines: list[list[TextPiece]] = []
-    for piece in sorted(pieces, key=lambda p: (-p.box.top, p.box.left)):
-        line = next((line for line in lines[-3:] if line[0].box.level_with(piece.box)), None)
-        if line is None:
-            lines.append([piece])
-        else:
-            line.append(piece)
-    return [sorted(line, key=lambda p: p.box.left) for line in lines]
-
-
-# ---------------------------------------------------------------- rapidocr
-
-
 @cache
 def _rapidocr() -> Any:
     import cv2
@@ -105,14 +90,11 @@ def _rapidocr() -> Any:
 
     cv2.setNumThreads(1)
     models = Path(rapidocr.__file__).parent / "models"
-    paths = {  # given explicitly, so that nothing is downloaded
-        "Det": "PP-OCRv6_det_small.onnx",
-        "Rec": "PP-OCRv6_rec_small.onnx",
-        "Cls": "ch_ppocr_mobile_v2.0_cls_mobile.onnx",
-    }
     return rapidocr.RapidOCR(
         params={
-            **{f"{part}.model_path": str(models / name) for part, name in paths.items()},
+            "Det.model_path": str(models / "PP-OCRv6_det_small.onnx"),  # given, so that nothing is downloaded
+            "Rec.model_path": str(models / "PP-OCRv6_rec_small.onnx"),
+            "Cls.model_path": str(models / "ch_ppocr_mobile_v2.0_cls_mobile.onnx"),
             "Global.log_level": "error",
             "Global.text_score": LEAST,
             "EngineConfig.onnxruntime.intra_op_num_threads": min(THREADS, os.cpu_count() or 1),
@@ -162,19 +144,15 @@ def _on_its_head(pixels: np.ndarray, corners: np.ndarray) -> bool:
     return 2 * turned > len(wide)
 
 
-# ---------------------------------------------------------------- tesseract
-
-
 def _tesseract(*arguments: str, image: bytes = b"") -> str:
-    """Runs tesseract and returns its output. Raises OSError if it fails. The program shares the limits of
-    this process. It outlives the process at most by the wall-time limit of a page."""
+    """Runs tesseract, under the limits of this process, and returns its output. Raises OSError if it fails.
+    Tesseract outlives this process at most by the wall-time limit of a page."""
     ran = subprocess.run(
         ["tesseract", *arguments], input=image, capture_output=True, timeout=DOCUMENT_LIMITS.ocr_wall_s
     )
     if ran.returncode:
-        raise OSError(
-            f"tesseract ended with code {ran.returncode}: {ran.stderr.decode(errors='replace')[-300:]}"
-        )
+        detail = ran.stderr.decode(errors="replace")[-300:]
+        raise OSError(f"tesseract ended with code {ran.returncode}: {detail}")
     return ran.stdout.decode(errors="replace")
 
 
@@ -204,8 +182,7 @@ def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
         left, top, wide, high = (int(row[name]) for name in ("left", "top", "width", "height"))
         box, sure = Box(left, height - top - high, left + wide, height - top), float(row["conf"]) / 100
         place = "-".join(row[name] for name in ("block_num", "par_num", "line_num"))
-        last = found[-1] if found and place == line else None
-        line = place
+        last, line = found[-1] if found and place == line else None, place
         if last is None or box.left - last.box.right > max(box.height, last.box.height):
             found.append(TextPiece(box, row["text"], sure))
             continue
@@ -216,27 +193,25 @@ def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
     return found
 
 
-# ---------------------------------------------------------------- image files
-
-
 class Images:
-    """Images of a file, with the methods of `pdf.Pdf`, so that each image is read like a page."""
+    """Images of a file, each read like a page: the methods are those of `pdf.Pdf`."""
 
     def __init__(self, image: Any) -> None:
         self._image = image  # PIL's
 
     @classmethod
-    def opened(cls, data: bytes) -> Images | dict[str, Any]:
-        """Opens the images in a file. Returns a dict with the fault broken or too_large if it cannot."""
+    def opened(cls, data: bytes) -> Images:
+        """Opens the images in a file. Raises UnusableLine with the reason broken or too_large."""
         from PIL import Image  # installed with rapidocr
 
         Image.MAX_IMAGE_PIXELS = DOCUMENT_LIMITS.pixels // 2  # Pillow refuses above twice this number
         try:
             return cls(Image.open(io.BytesIO(data)))
-        except Image.DecompressionBombError:
-            return {"fault": ["too_large", f"expected at most {DOCUMENT_LIMITS.pixels:,} pixels, found more"]}
+        except Image.DecompressionBombError as e:
+            most = f"expected at most {DOCUMENT_LIMITS.pixels:,} pixels, found more"
+            raise UnusableLine("too_large", most) from e
         except OSError as e:
-            return {"fault": ["broken", f"expected a whole image: {e}"]}
+            raise UnusableLine("broken", f"expected a whole image: {e}") from e
 
     def about(self) -> dict[str, Any]:
         pages = getattr(self._image, "n_frames", 1)
@@ -258,7 +233,7 @@ class Images:
             ground = Image.new("RGBA", image.size, "white")
             ground.alpha_composite(image.convert("RGBA"))
         except (OSError, ValueError, SyntaxError) as e:
-            return {"fault": ["broken", f"expected a whole image: {e}"]}
+            raise UnusableLine("broken", f"expected a whole image: {e}") from e
         return read(np.asarray(ground.convert("RGB"))[:, :, ::-1].copy())
 
     def close(self) -> None:

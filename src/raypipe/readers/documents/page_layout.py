@@ -1,7 +1,7 @@
 """Layout of a page: orders columns of prose and formats tables, from the boxes of the page's text.
 
-All functions are pure. A row of a table (`page_tables`) becomes `| Weight | 17 kg |`, with a cell for each
-column. The rules are part of the reader's identity: raise READER in `reader` with each change.
+All functions are pure. A row of a table becomes `| Weight | 17 kg |`, with a cell for each column. The rules
+are part of the reader's identity: raise READER in `reader` with each change.
 
 PDFium returns text in the order of the content stream, which all real producers write correctly. A page is
 only sorted if its order jumps to and fro between two full columns. This raised the share of markers in order
@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import median
 
-from raypipe.readers.documents.page_tables import GAP, Box, Row, Rule, Words, aligned, ruled
+from raypipe.readers.documents.page_tables import GAP, Box, Row, Rule, Words, aligned
 from raypipe.readers.documents.page_text import table_row
+from raypipe.readers.documents.ruled_tables import ruled
 
 JUMPS = 0.25  # share of jumps between consecutive boxes above which a page zigzags
 CROSSING = 0.20  # share of boxes across the middle below which a page has two columns
@@ -32,8 +33,7 @@ def laid_out(
     gap: float = GAP,
 ) -> tuple[str, bool]:
     """Formats the tables of a page as rows, or sorts its text by columns. Returns the text and whether it was
-    sorted. `said`: function from a box's number to its text. `rules`: the horizontal and the vertical
-    rules."""
+    sorted. `said` maps a box's number to its text. `rules`: horizontal and vertical ruled lines."""
 
     @cache
     def words(i: int) -> str:
@@ -73,8 +73,8 @@ def with_rows(text: str, count: int, words: Words, rows: Sequence[Row]) -> str:
 
 
 def _boxes_of(key: str, at: int, count: int, words: Words) -> tuple[int, int]:
-    """Returns the range of boxes, from `at` on, whose text is `key`, a line without white space. The range is
-    empty if there is none."""
+    """Returns the range of boxes, from `at` on, whose text is `key`. `key` is a line without white space. The
+    range is empty if there are no such boxes."""
     for first in range(at, min(at + SKIPPED, count) if key else at):
         said, last = "", first
         while last < count and len(said) < len(key):
@@ -105,8 +105,8 @@ def zigzags(boxes: Sequence[Box]) -> bool:
 
 
 def in_order(boxes: Sequence[Box]) -> list[list[int]]:
-    """Returns the numbers of the boxes, line by line, in reading order. Boxes across the middle divide the
-    page into bands. In a band the left column precedes the right one."""
+    """Lists the boxes of each line, in reading order. Boxes across the middle divide the page into bands; in
+    a band the left column precedes the right one."""
     middle = _middle(boxes)
     across = sorted(-b.bottom for b in boxes if _side(b, middle) == 0)
 

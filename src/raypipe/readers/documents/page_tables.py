@@ -1,18 +1,16 @@
-"""Tables of a page, recognised by ruled lines or by white space between the columns.
+"""Boxes of a page's text, and tables with white space between the columns (`ruled_tables`: with ruled lines).
 
 All functions are pure. Boxes are in points, y upwards, in the order of the file or of text recognition. Empty
 cells are kept. A cell may have several lines. A heading over several columns is part of each column's name.
-Prose in columns or frames, lines of code and items of lists are no tables. The rules are part of the reader's
-identity: raise READER in `reader` with each change.
+Prose in columns, lines of code and items of lists are no tables. The rules are part of the reader's identity:
+raise READER in `reader` with each change.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import itemgetter
 from statistics import median
@@ -21,10 +19,6 @@ from typing import NamedTuple, TypeAlias
 GAP = 1.5  # least gap between two cells, in letter heights; the widest space in justified prose here is 1.2
 DASH = 0.70  # least height of a box in a gap's rule, as a share of its line's height; a dash is lower
 PROSE = 14  # least width of a line of prose, in letter heights: some 28 letters
-LABEL = 80  # most characters of a merged cell that counts as a label, as in a docx
-CELL = 400  # most characters of a cell; longer text in a frame is prose
-NEAR = 2.5  # points, the tolerance within which two ruled lines meet
-RULES = 150  # most ruled lines of a page with tables; a chart has more
 COLUMNS = 63  # most columns of a table, as in a docx
 LEADER = ". . ."
 FILLED = 0.3  # least share of a table's rows that have a cell in each column
@@ -46,7 +40,7 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> float:
-        """Approximate height of its letters, in points."""
+        """Approximate height of the box's letters, in points."""
         return max(self.top - self.bottom, 1.0)
 
     def level_with(self, other: Box) -> bool:
@@ -56,7 +50,7 @@ class Box(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A ruled line: at position `at` of one axis, from `start` to `end` of the other axis."""
+    """Ruled line: at position `at` of one axis, from `start` to `end` of the other axis."""
 
     at: float
     start: float
@@ -64,168 +58,28 @@ class Rule(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a table, or several rows of headings merged to one row."""
+    """Row of a table, or several rows of headings merged to one row."""
 
     boxes: tuple[int, ...]  # numbers of the boxes that the row replaces in the text
     cells: tuple[str, ...]
 
 
-# ---------------------------------------------------------------- tables with ruled lines
-
-
-def ruled(
-    boxes: Sequence[Box], words: Words, across: Sequence[Rule], down: Sequence[Rule]
-) -> Iterator[list[Row]]:
-    """Yields the tables whose columns and rows are separated by ruled lines."""
-    across, down = joined_rules(across), joined_rules(down)
-    if len(across) + len(down) > RULES:
-        return
-    for frame in _frames(across, down):
-        grid = Grid.of(frame)
-        if (found := grid and grid.rows(boxes, words)) is not None and found:
-            yield headed(found)
-
-
-def joined_rules(rules: Sequence[Rule]) -> list[Rule]:
-    """Merges rules that continue each other."""
-    found: list[Rule] = []
-    for rule in sorted(rules, key=lambda r: (round(r.at / NEAR), r.start)):
-        last = found[-1] if found else None
-        if last and abs(last.at - rule.at) <= NEAR and rule.start <= last.end + NEAR:
-            found[-1] = last._replace(end=max(last.end, rule.end))
-        else:
-            found.append(rule)
-    return found
-
-
-def _frames(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[tuple[list[Rule], list[Rule]]]:
-    """Yields each group of connected rules, as (horizontal, vertical)."""
-    left = set(range(len(across) + len(down)))
-    rules = [*across, *down]
-
-    def meet(i: int, j: int) -> bool:
-        if (i < len(across)) == (j < len(across)):
-            return False
-        a, b = rules[i], rules[j]
-        on = a.start - NEAR <= b.at <= a.end + NEAR
-        return on and b.start - NEAR <= a.at <= b.end + NEAR
-
-    while left:
-        some = [left.pop()]
-        for i in some:  # the list grows during the loop
-            more = [j for j in left if meet(i, j)]
-            some += more
-            left -= set(more)
-        yield [rules[i] for i in some if i < len(across)], [rules[i] for i in some if i >= len(across)]
-
-
-def _places(at: Sequence[float]) -> list[float]:
-    """Sorts positions and drops each that is near the one before it."""
-    found: list[float] = []
-    for x in sorted(at):
-        if not found or x - found[-1] > 2 * NEAR:
-            found.append(x)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Cells between ruled lines; row 0 is at the top."""
-
-    xs: list[float]  # ascending
-    ys: list[float]  # ascending
-    across: list[Rule]
-    down: list[Rule]
-
-    @classmethod
-    def of(cls, frame: tuple[list[Rule], list[Rule]]) -> Grid | None:
-        """Makes the grid of connected rules; None if it has fewer than two columns or two rows."""
-        across, down = frame
-        xs = _places([r.at for r in down] + [x for r in across for x in (r.start, r.end)])
-        ys = _places([r.at for r in across] + [y for r in down for y in (r.start, r.end)])
-        return cls(xs, ys, across, down) if len(xs) > 2 and len(ys) > 2 else None
-
-    def rows(self, boxes: Sequence[Box], words: Words) -> list[Row]:
-        """Returns the rows of the grid's table; none if it frames prose, or columns without rules between."""
-        held: dict[tuple[int, int], list[int]] = {}  # (row, column) -> boxes
-        for i, box in enumerate(boxes):
-            column = bisect_left(self.xs, (box.left + box.right) / 2) - 1
-            row = len(self.ys) - 1 - bisect_left(self.ys, (box.bottom + box.top) / 2)
-            if 0 <= column < len(self.xs) - 1 and 0 <= row < len(self.ys) - 1 and words(i):
-                held.setdefault((row, column), []).append(i)
-        lines = {at: _lines(boxes, some) for at, some in held.items()}
-        said = {at: " ".join(words(i) for line in lines[at] for i in line) for at in held}
-        filled = Counter(row for row, _ in held)
-        full = [row for row, n in filled.items() if n > 1]
-        unruled = {
-            row for (row, _), some in lines.items() if any(len(_cells(boxes, line)) > 1 for line in some)
-        }
-        prose = sum(len(s) for s in said.values() if len(s) > CELL)
-        if len(full) < 2 or 2 * len(unruled) >= len(full) or 2 * prose > sum(map(len, said.values())):
-            return []
-        for cells in self._merged():
-            there = [at for at in cells if at in said]
-            if len(there) == 1 and len(cells) > 1 and len(said[there[0]]) <= LABEL:
-                said |= dict.fromkeys(cells, said[there[0]])
-        found: list[Row] = []
-        columns = [c for c in range(len(self.xs) - 1) if any(column == c for _, column in held)]
-        for row in sorted(filled):
-            some = [i for c in columns for i in held.get((row, c), ())]
-            apart = _lines(boxes, some)
-            each = [
-                [" ".join(words(i) for i in line if i in held.get((row, c), ())) for c in columns]
-                for line in apart
-            ]
-            many = len(apart) > 3 or len(filled) < 4  # several rows of text without rules between them
-            if len(apart) > 1 and many and all(e[0] and any(e[1:]) for e in each):
-                found += [Row(tuple(line), tuple(e)) for line, e in zip(apart, each, strict=True)]
-                continue
-            texts = tuple(said.get((row, c), "") for c in columns)
-            if len(set(texts)) > 1:
-                found.append(Row(tuple(some), texts))
-            elif found:  # a cell over all columns is a subheading, or above the first row the table's title
-                found.append(Row(tuple(some), texts[:1]))
-        return found
-
-    def _merged(self) -> list[set[tuple[int, int]]]:
-        """Returns the groups of cells (row, column) with no rule between them."""
-        of: dict[tuple[int, int], set[tuple[int, int]]] = {}
-        rows, columns = len(self.ys) - 1, len(self.xs) - 1
-        for row in range(rows):
-            below, above = self.ys[rows - row - 1 : rows - row + 1]
-            for column in range(columns):
-                cells = of.setdefault((row, column), {(row, column)})
-                x, left = self.xs[column], (self.xs[column] + self.xs[column + 1]) / 2
-                joins = []
-                if column and not _covered(self.down, x, (below + above) / 2):
-                    joins.append((row, column - 1))
-                if row and not _covered(self.across, above, left):
-                    joins.append((row - 1, column))
-                for other in joins:
-                    if of[other] is not cells:
-                        cells |= of[other]
-                        of |= dict.fromkeys(cells, cells)
-        return list({id(cells): cells for cells in of.values()}.values())
-
-
-def _covered(rules: Sequence[Rule], at: float, along: float) -> bool:
-    return any(abs(r.at - at) <= 2 * NEAR and r.start - NEAR <= along <= r.end + NEAR for r in rules)
-
-
-def _lines(boxes: Sequence[Box], some: Sequence[int]) -> list[list[int]]:
-    """Groups the boxes `some` by line, from top to bottom; a line is ordered from left to right."""
+def lines_of(boxes: Sequence[Box], some: Sequence[int], back: int = 1) -> list[list[int]]:
+    """Groups the boxes `some` by line, top to bottom, each from left to right. A box joins
+    the first of the last `back` lines that is level with it, or begins a line."""
     found: list[list[int]] = []
     for i in sorted(some, key=lambda i: (-boxes[i].top, boxes[i].left)):
-        if found and boxes[found[-1][0]].level_with(boxes[i]):
-            found[-1].append(i)
-        else:
+        line = next((line for line in found[-back:] if boxes[line[0]].level_with(boxes[i])), None)
+        if line is None:
             found.append([i])
+        else:
+            line.append(i)
     return [sorted(line, key=lambda i: boxes[i].left) for line in found]
 
 
-def _cells(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
-    """Groups the boxes of a line into cells, split at white space wider than `gap` letter heights. A low box,
-    such as a dash, counts with at least DASH of the line's height."""
+def cells_of(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
+    """Splits a line into cells at white space wider than `gap` letter heights. A low box, such as a dash,
+    counts with at least DASH of the line's height."""
     found = [[*line[:1]]] if line else []
     least = DASH * max((boxes[i].height for i in line), default=0.0)
     for i, j in pairwise(line):
@@ -252,7 +106,7 @@ def headed(rows: list[Row]) -> list[Row]:
 
 
 def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Returns the heading above each column's name; a heading is repeated over all columns that it covers. If
+    """Returns the heading above each column's name. A heading is repeated over all columns that it covers. If
     names repeat, as years do, a repeated name begins the columns of the next heading."""
     found, counts, group = list(above), Counter(names), list[int]()
     for k, name in enumerate([*names, ""]):
@@ -263,9 +117,6 @@ def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
             group = []
         group.append(k)
     return found
-
-
-# ---------------------------------------------------------------- tables with white space between columns
 
 
 def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: float) -> Iterator[list[Row]]:
@@ -282,7 +133,7 @@ def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: floa
             lines.append([i])
     block: list[list[list[int]]] = []  # per row, per cell: numbers of its boxes
     for line in [*lines, *[[]] * (ORPHANS + 1)]:
-        cells = _cells(boxes, line, gap)
+        cells = cells_of(boxes, line, gap)
         if len(cells) > 1:
             cells = [cell for cell in cells if any(map(words, cell))]
         if len(cells) == 2 and _HEADING.fullmatch(words(line[0])):
@@ -325,7 +176,8 @@ def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]
         [piece] = cells
         cell, box = _cell(boxes, piece), boxes[piece[0]]
         at = _over(cell, columns)
-        ways = [(_away(box, _edges(boxes, row)), row) for row in placed[after - 1 : after + 1]]
+        edges = [(*_edges(boxes, row), row) for row in placed[after - 1 : after + 1]]
+        ways = [(max(0.0, bottom - box.top, box.bottom - top), row) for bottom, top, row in edges]
         way, nearest = min(ways, key=itemgetter(0))
         most = box.height if at and at[0] else median(between or [0.0]) / 2
         if len(at) == 1 and way <= most and cell[0] >= columns[at[0]][0] - box.height:
@@ -333,7 +185,7 @@ def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]
     found = []
     for row in placed:
         texts = (
-            " ".join(words(i) for line in _lines(boxes, row.get(k, ())) for i in line) for k in range(count)
+            " ".join(words(i) for line in lines_of(boxes, row.get(k, ())) for i in line) for k in range(count)
         )
         found.append(Row(tuple(sorted({i for cell in row.values() for i in cell})), tuple(texts)))
     return found
@@ -370,10 +222,6 @@ def _edges(boxes: Sequence[Box], row: Mapping[int, Sequence[int]]) -> tuple[floa
     """Returns the bottom and the top of a row."""
     some = [boxes[i] for cell in row.values() for i in cell]
     return min(b.bottom for b in some), max(b.top for b in some)
-
-
-def _away(box: Box, edges: tuple[float, float]) -> float:
-    return max(0.0, edges[0] - box.top, box.bottom - edges[1])
 
 
 def _is_list(words: Words, rows: Sequence[list[list[int]]]) -> bool:

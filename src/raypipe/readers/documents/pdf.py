@@ -45,8 +45,8 @@ _open: list[Pdf | Images] = []  # at most one
 
 
 def answer(request: bytes) -> bytes:
-    """Answers a request with JSON. A request is one byte, the command, followed by data. The child holds the
-    last opened file. PROBE tests the child by reading a generated PDF of one page."""
+    """Answers a request with JSON. A request is a command of one byte, then data. The child holds the last
+    opened file. PROBE tests the child by reading a generated PDF of one page."""
     try:
         said = _answer(request[:1], request[1:])
     except UnusableLine as e:
@@ -70,11 +70,8 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
         _open.pop().close()
     if what == DOCX:
         return docx.read(data)
-    found: Pdf | Images | dict[str, Any] = _ocr().Images.opened(data) if what == IMAGES else opened(data)
-    if isinstance(found, dict):
-        return found
-    _open.append(found)
-    return found.about()
+    _open.append(_ocr().Images.opened(data) if what == IMAGES else opened(data))
+    return _open[0].about()
 
 
 def _ocr() -> Any:
@@ -123,9 +120,9 @@ class Pdf:
                     raise UnusableLine("too_large", f"expected at most {most:,} characters, found {count:,}")
                 found, repaired = text.get_text_range(), False
                 if 4 <= (rects := text.count_rects()) <= BOXES:
-                    boxes = [Box(*text.get_rect(i)) for i in range(rects)]
+                    boxes, rules = [Box(*text.get_rect(i)) for i in range(rects)], _rules(page)
                     found, repaired = laid_out(
-                        found, boxes, lambda i: text.get_text_bounded(*boxes[i]), _rules(page)
+                        found, boxes, lambda i: text.get_text_bounded(*boxes[i]), rules
                     )
                 few = sum(map(str.isalpha, found)) < FEW_LETTERS
                 scan = few and _image_share(page) >= MOSTLY
@@ -171,7 +168,7 @@ def opened(data: bytes) -> Pdf:
 
 
 def _rules(page: pdfium.PdfPage) -> tuple[list[Rule], list[Rule]]:
-    """Returns the horizontal lines and the vertical lines that a page draws."""
+    """Returns the horizontal and the vertical lines that a page draws."""
     across, down = list[Rule](), list[Rule]()
     for path in itertools.islice(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1), PATHS):
         left, bottom, right, top = path.get_bounds()

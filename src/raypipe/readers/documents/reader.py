@@ -1,7 +1,6 @@
 """Reader of one file as a document: title, text, pages, sections, and faults of unreadable pages.
 
-A reader has an identity: if it changes, the files that it read are read again. The files that rows of a data
-set name as documents are read here too.
+A reader has an identity: if it changes, the files that it read are read again.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Literal
 
 from raypipe.core.records import Fault, Mark
 from raypipe.core.sandbox import Parts, Refused, Sandbox, SandboxLimits
-from raypipe.readers.documents import ocr, page_text, plain
+from raypipe.readers.documents import ocr, page_text, text_files
 from raypipe.readers.documents.walk import FileKind, file_kind
 from raypipe.readers.fields import front_matter
-from raypipe.readers.rows import DOCUMENT_LIMITS, LIMITS, STEP, DocumentLimits, UnusableLine
+from raypipe.readers.rows import DOCUMENT_LIMITS, STEP, DocumentLimits, UnusableLine
 
-READER = "5"  # raised if the rules here, or of `page_text`, `plain` and `docx`, give another text or field
-RAISED = {"md": "7", "txt": "7"}  # version of single kinds: a rule of texts makes no scan be read again
+READER = "5"  # raised if the rules here, or of modules used here, give another text or field
+RAISED = {"md": "8", "txt": "8"}  # version of single kinds: a rule of texts makes no scan be read again
 PAGES_AT_ONCE = 64  # pages requested from the child between two checks of the time limit
 GARBLED = 0.05  # share of characters without a meaning above which a page counts as unsearchable
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
@@ -38,7 +37,7 @@ _FILE_NAME = re.compile(
 )
 OPEN, IMAGES, PAGE, SCAN, DOCX, PROBE = b"O", b"I", b"P", b"S", b"D", b"?"  # as in `pdf`, not imported
 UNREAD = "none"  # kind of a file that no reader takes
-PAGES, TEXTS, MARKED = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown"), (".pdf", ".docx")
+MARKED = (".pdf", ".docx")  # endings of files with pages or sections, which a row may name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class FileText:
     protected: bool = False  # whether an owner's password restricts its use; reading it is common practice
     repaired: int = 0  # number of pages whose columns were put in order
     fields: Mapping[str, str] = field(default_factory=dict)  # fields of its front matter
+    skipped: tuple[str, ...] = ()  # names in its front matter whose values cannot be fields
     recognised: int = 0  # number of pages that text recognition read
     scans: bool = False  # whether some pages can only be read by text recognition
 
@@ -78,8 +78,7 @@ def reads_as(reader: str) -> bool:
 
 
 class DocumentReader:
-    """Reader of files, one at a time, with child processes for pages, scans and docx. Each child process
-    starts with its first request."""
+    """Reader of files, one at a time. Child processes for pages, scans and docx start when needed."""
 
     def __init__(self, limits: DocumentLimits = DOCUMENT_LIMITS) -> None:
         child = "raypipe.readers.documents.pdf:answer"
@@ -91,9 +90,8 @@ class DocumentReader:
         self._scans = Sandbox(child, scan, PROBE)
 
     def read(self, name: str, data: bytes) -> FileText:
-        """Reads the document in the bytes of a file. Raises UnusableLine if the file cannot be read
-        (docs/files.md lists the reasons). Raises WorkerBroken if this machine can read no PDF or docx at
-        all."""
+        """Reads the document in the bytes of a file. Raises UnusableLine if it cannot (docs/files.md lists
+        the reasons), and WorkerBroken if this machine can read no PDF or docx at all."""
         kind = file_kind(name, data)
         if kind == "image" and not (ocr.engine() and find_spec("PIL")):
             raise UnusableLine("no_text", ocr.no_text())
@@ -104,18 +102,19 @@ class DocumentReader:
             return _with_sections("docx", found["title"], found["sections"])
         if len(data) > (most := self._limits.text_bytes):
             raise UnusableLine("too_large", f"expected at most {most:,} bytes of text, found {len(data):,}")
-        text, faults = plain.decoded(data, kind == "html"), list[tuple[int, Fault]]()
+        text, faults = text_files.decoded(data, kind == "html"), list[tuple[int, Fault]]()
         if not text.strip():
             raise UnusableLine("blank", "expected text, found none")
         if kind == "html":
-            return FileText(kind, plain.html_title(text), text, "page")
+            return FileText(kind, text_files.html_title(text), text, "page")
         if kind == "csv":
-            text, faults = plain.table(text)
+            text, faults = text_files.table(text)
             return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults))
         # A YAML file, whose documents stand between `---` too, is all text.
-        fields, text = ({}, text) if name.lower().endswith((".yaml", ".yml")) else front_matter(text)
-        title, sections = plain.markdown(text) if kind == "md" else ("", [("", text)])
-        return replace(_with_sections(kind, title, sections), fields=fields)
+        is_yaml = name.lower().endswith((".yaml", ".yml"))
+        fields, skipped, text = ({}, (), text) if is_yaml else front_matter(text)
+        title, sections = text_files.markdown(text) if kind == "md" else ("", [("", text)])
+        return replace(_with_sections(kind, title, sections), fields=fields, skipped=skipped)
 
     def close(self) -> None:
         for child in (self._pages, self._whole, self._scans):
@@ -167,8 +166,8 @@ class DocumentReader:
                 answers[n] = {"label": answers[n]["label"], **json.loads(reply)}
 
     def _page_answers(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
-        """Returns an answer for each page. A page that ends the child loses only its own text. `until`: time
-        of the monotonic clock after which the remaining pages are given up."""
+        """Returns an answer for each page. A page that ends the child loses only its own text. After `until`
+        on the monotonic clock the remaining pages are given up."""
         answers, limits = list[dict[str, Any]](), self._limits
         lost, chars = 0, 0
         while len(answers) < count:
@@ -205,7 +204,7 @@ def _reply(answer: bytes | Refused) -> dict[str, Any]:
 
 
 def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tuple[int, Fault]]]:
-    """Returns the text of each page ("" if it has none), and a fault for each unreadable page."""
+    """Returns the text of each page, which may be "", and the faults of unreadable pages."""
     texts, faults = [], []
     for number, answer in enumerate(answers, 1):
         text = answer.get("text", "")
@@ -243,58 +242,6 @@ def _with_sections(kind: FileKind, title: str, sections: Sequence[Sequence[str]]
         raise UnusableLine("blank", "expected text, found none")
     named = tuple(m for m in joined.pages if m.label)
     return FileText(kind, page_text.storable(title), joined.content, "document", (), named)
-
-
-def read_named(folder: Path, documents: DocumentReader, named: str, where: str) -> FileText:
-    """Reads a file below a folder that a row names as its document. HTML pages and texts are only decoded; a
-    PDF or docx is read as in a folder of documents. `where`: place in the row, for messages. Raises
-    UnusableLine if the file is missing or cannot be read."""
-    file = inside(folder, named)
-    if isinstance(file, str):
-        raise UnusableLine("no_file", f"{where}: {file}")
-    ending = file.suffix.lower()
-    if ending not in (*PAGES, *TEXTS, *MARKED):
-        expected = ", ".join((*PAGES, *TEXTS, *MARKED))
-        raise UnusableLine("file_kind", f"{where}: expected {expected}, found {named!r}")
-    most = DOCUMENT_LIMITS.file_bytes if ending in MARKED else LIMITS.line_bytes
-    if (size := file.stat().st_size) > most:
-        expected = f"expected at most {most:,} bytes in {named!r}"
-        raise UnusableLine("too_long", f"{where}: {expected}, found {size:,}")
-    try:
-        data = file.read_bytes()
-    except OSError as e:
-        raise UnusableLine("no_file", f"{where}: {named!r} cannot be read: {e.strerror}") from e
-    if ending in MARKED:
-        try:
-            found = documents.read(named, data)
-        except UnusableLine as e:
-            e.fault = replace(e.fault, detail=f"{where}: {named!r}: {e.fault.detail}")
-            raise
-        lost = [(n, replace(f, detail=f"{where}: {named!r}, page {n}: {f.detail}")) for n, f in found.faults]
-        return replace(found, title=found.title or PurePath(named).stem, faults=tuple(lost))
-    is_page = ending in PAGES
-    try:
-        content = data.decode(
-            "utf-8-sig", "replace" if is_page else "strict"
-        )  # as `raypipe parse` reads a page
-    except UnicodeDecodeError as e:
-        raise UnusableLine("not_utf8", f"{where}: {named!r}: byte {e.start}; expected UTF-8") from e
-    content = content.replace("\0", "")
-    return FileText("html", "", content, "page") if is_page else FileText("txt", "", content, "document")
-
-
-def inside(folder: Path, named: str) -> Path | str:
-    """Resolves the path of a file below a folder. Returns a message if there is no such file."""
-    root = folder.resolve()
-    try:
-        file = (root / named).resolve()
-        if not file.is_relative_to(root):
-            return f"expected a path inside {folder}, found {named[:200]!r}"
-        if not file.is_file():
-            return f"no file {named[:200]!r} in {folder}; a text itself belongs in an object, as text"
-    except (OSError, ValueError) as e:
-        return f"{named[:200]!r} cannot be a path: {e}"
-    return file
 
 
 def read_by(file: Path) -> str | None:

@@ -34,7 +34,7 @@ _RECORD = re.compile(rb'\A\s*+\{\s*+"format": *+\d')
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file of a folder, not opened; or another entry, with the reason why it cannot be read."""
+    """Entry of a folder, not opened: a file, or an entry that cannot be read, with the reason."""
 
     name: str  # path relative to the folder, with /; bytes that are no UTF-8 are surrogates, as in Python
     path: str  # absolute path, links resolved, under which the file is opened
@@ -46,12 +46,12 @@ class FoundFile:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Size, time and inode; two equal states mean that the file was not written in between."""
+        """Size, time and inode. Two equal states mean that the file was not written in between."""
         return self.size, self.mtime_ns, self.inode
 
     @property
     def url(self) -> str:
-        """The name as a relative URL, made from its bytes, so that names in Latin-1 work too."""
+        """Relative URL of the name, made from bytes, so that names in Latin-1 work too."""
         return quote(os.fsencode(self.name))
 
     @property
@@ -105,8 +105,8 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) -> Iterator[tuple[str, str]]:
-    """Yields (path, relative path) for the entries below a folder, recursively, in name order. A folder is
-    yielded only if it holds a run or cannot be entered. In the path only the last part may be a link."""
+    """Yields (path, relative path) of all entries below a folder, in name order. Yields a folder itself only
+    if it holds a run or cannot be entered. Only the last part of a path may be a link."""
     try:
         entries = None if _holds_run(folder) else sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, plain, walk
+from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, text_files, walk
 from raypipe.readers.documents.reader import UNREAD, reader_of, reads_as
 from raypipe.readers.documents.walk import content_digest, file_kind, fresh_bytes, wanted
 from raypipe.readers.field_map import by_name
@@ -34,6 +35,7 @@ from raypipe.store.files import FOLDERS, need
 
 LAST_S = 253_402_300_799  # last second of the year 9999: the time of a file can be any number
 METADATA = "metadata.csv"  # name of a table with fields of files
+MOST_NAMED = 10  # names of skipped front matter that a message shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class FolderRead:
         self._batch = ingest_staging.IngestBatch()  # files read since the last batch was yielded
         self._size = 0  # approximate bytes of the batch
         self._batched: set[str] = set()  # ids of the sources in all batches
+        self._skipped: dict[str, str] = {}  # name in front matter without a field -> a file
 
     def sources(self, progress: Progress) -> Iterator[Source]:
         """Yields the texts of new and changed files. Raises DataError if the folder has no readable file."""
@@ -109,7 +112,7 @@ class FolderRead:
                     raise table.trouble
                 data = fresh_bytes(table)
                 file_kind(table.name, data)
-                rows = _table_rows(PurePosixPath(table.name).parent, plain.decoded(data))
+                rows = _table_rows(PurePosixPath(table.name).parent, text_files.decoded(data))
             except UnusableLine as e:
                 mend = "Correct the table. If it does not describe files, give it another name"
                 raise DataError(f"{self.root / table.shown}: {e}. {mend}") from e
@@ -173,6 +176,7 @@ class FolderRead:
     def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
         """Adds the document of a file to the batch, and the faults of its pages."""
         values = {**text.fields, **of_path(file.name), **self._given.get(file.name, {})}
+        self._skipped |= dict.fromkeys(text.skipped, file.shown)
         title = values.get("title") or text.title or Path(file.shown).stem
         faults = self._with_ids(file, "line" if text.kind == "csv" else "page", text.faults)
         self.now[file.name] = FileState(
@@ -220,7 +224,8 @@ class FolderRead:
         return [(ingest_staging.fault_id(f"{where}{n}", n, fault, self.of), fault) for n, fault in faults]
 
     def changes(self) -> str:
-        """Returns a message that counts new, changed and removed files; "" if none, or at the first read."""
+        """Returns a message that counts new, changed and removed files (not at the first read), and names the
+        front matter that gave no field; "" if there is nothing to say."""
         both = [(self.before[name], self.now[name]) for name in self.before.keys() & self.now.keys()]
         same = [(old, new) for old, new in both if old.content == new.content]
         counts = {
@@ -229,7 +234,10 @@ class FolderRead:
             "read again, since their reader changed": sum(old.reader != new.reader for old, new in same),
             "removed": len(self.before) - len(both),
         }
-        return ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
+        changed = ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
+        names = ", ".join(f"{name[:60]} ({file})" for name, file in islice(self._skipped.items(), MOST_NAMED))
+        no_field = names and f"front matter that is no field, such as a list of several values: {names}"
+        return "; ".join(filter(None, (changed, no_field)))
 
     def without_documents(self, bad_lines: Iterable[BadLine]) -> DataError | None:
         """Returns the error of a folder without readable files; None if at least one was read."""
@@ -315,7 +323,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
 def _table_rows(folder: PurePosixPath, text: str) -> list[tuple[int, str, dict[str, str]]]:
     """Returns (line, name of the file, its fields) of each row of a metadata.csv. Raises UnusableLine for a
     table without a column of files, a row with more cells than columns, and a file in two rows."""
-    rows, lines = plain.csv_reader(io.StringIO(text, newline=""), ",;\t|"), dict[str, int]()
+    rows, lines = text_files.csv_reader(io.StringIO(text, newline=""), ",;\t|"), dict[str, int]()
     table = list[tuple[int, str, dict[str, str]]]()
     try:
         names: list[str] = next((row for row in rows if any(row)), [])

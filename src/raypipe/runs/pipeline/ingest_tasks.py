@@ -31,8 +31,9 @@ from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.core.records import digest
 from raypipe.readers import Format, ReadCounts, formats
+from raypipe.readers.file_read import DuplicateCheck, Newest, Seen
 from raypipe.readers.formats import Shard
-from raypipe.readers.rows import LIMITS, DuplicateCheck, Newest, Seen
+from raypipe.readers.rows import LIMITS
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import READER, FileReading, StagedFiles, batches, mib, read_here
 from raypipe.runs.pipeline.ingest_staging import StagedRows, Staging, sources_left, tombstones

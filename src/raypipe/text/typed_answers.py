@@ -65,7 +65,6 @@ _PLAIN = """
 """
 _NO_NAME = frozenset(_PLAIN.split())
 
-
 _PATTERNS: Mapping[Kind, str] = {
     "weekday": r"\bday of the week\b|\bweekday\b",
     "version": r"\bversions?\b|\brelease number\b",
@@ -93,7 +92,7 @@ class TypedSpan:
 def typed_span(
     question: str, kind: Kind, sentence: str, marks: Sequence[int], start: int = 0
 ) -> TypedSpan | None:
-    """Finds the span of a sentence, from `start` on, that may answer a question of this kind; else None.
+    """Finds the span of a sentence, from `start` on, that may answer a question of a kind.
 
     `question` is in lower case. `marks` are the offsets in the sentence at which words of the question start.
     A span with a mark is the subject of the question, not its answer. The span of a number includes its unit.
@@ -151,9 +150,8 @@ def numbers(sentence: str) -> list[Span]:
 _OF_KIND: Mapping[Kind, Callable[[str], list[Span]]] = {
     "who": names,
     "number": numbers,
-    "when": lambda said: (
-        dates(said) or [m.span() for m in _TIMES.finditer(said)]
-    ),  # times of day count only if there is no date
+    # Times of day count only if there is no date.
+    "when": lambda sentence: dates(sentence) or [m.span() for m in _TIMES.finditer(sentence)],
     "version": lambda sentence: [m.span() for m in _VERSIONS.finditer(sentence)],
     "weekday": lambda sentence: [m.span() for m in _WEEKDAYS.finditer(sentence)],
 }
@@ -249,8 +247,8 @@ def decide(asked: AskedQuestion, sentences: Sequence[str]) -> tuple[str, int] | 
 
 
 def _longest(side: str, sentence: str, ends: bool) -> Span | None:
-    """Finds the longest run of words at the end of `side` that occurs in a sentence, as whole words. It is at
-    the beginning of `side` if `ends` is False. Returns None if no run of _LEAST characters occurs."""
+    """Finds the longest run of words of `side` that a sentence has as whole words. The run is at the end of
+    `side`, or at the beginning if `ends` is False. Returns None if no run has _LEAST characters."""
     words, found = list(_WORD.finditer(side)), None
     for count in range(1, len(words) + 1):
         name = side[words[-count].start() :] if ends else side[: words[count - 1].end()]

@@ -138,7 +138,7 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
-    """Converts a CSV file to table rows; if the first row has column names, they precede the cells.
+    """Converts a CSV file to table rows, in which column names precede the cells.
 
     Also returns (line, fault) for each row with more cells than the first row; such rows are left out.
     Missing last cells are empty. Lines of one cell above the first row are titles.
@@ -166,9 +166,9 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
         while len(row) > len(names) and not row[-1]:
             row.pop()  # a separator at the end of the line
         if len(row) > len(names):
-            expected = f"expected at most {len(names)} cells, as the first row has"
-            found = f"found {len(row)}: {', '.join(row)[:80]!r}"
-            faults.append((number, Fault(STEP, "ragged_rows", f"line {number}: {expected}, {found}", False)))
+            expected = f"line {number}: expected at most {len(names)} cells, as the first row has"
+            detail = f"{expected}, found {len(row)}: {', '.join(row)[:80]!r}"
+            faults.append((number, Fault(STEP, "ragged_rows", detail, transient=False)))
         else:
             kept.append(row)
     above = [table_row(row[:1]) for _, row in titles]
@@ -180,10 +180,7 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
         header = not all(numbers) and _is_series(labels) and 2 * sum(map(_is_series, kept[1:])) < len(kept)
     if not header or len(kept) == 1:
         return "\n".join([*above, *(table_row([c for c in row if c]) for row in kept)]), faults
-    named, numeric = (
-        list[list[str]](),
-        2 * sum(any(map(_NUMBER.fullmatch, row)) for row in kept[1:]) >= len(kept) - 1,
-    )
+    named, numeric = list[list[str]](), 2 * sum(map(_has_number, kept[1:])) >= len(kept) - 1
     for row in kept[1:]:
         if _heads(row, names, numeric):
             names = row
@@ -199,8 +196,13 @@ def _heads(row: list[str], names: list[str], numeric: bool) -> bool:
     numbers."""
     if row[0] != names[0] or len(row) < 2:
         return False
-    numbers = any(map(_NUMBER.fullmatch, row))
-    return row == names or (_is_series(row) and _is_series(names) if numbers else numeric and bool(row[0]))
+    if row == names or not _has_number(row):
+        return row == names or (numeric and bool(row[0]))
+    return _is_series(row) and _is_series(names)
+
+
+def _has_number(row: list[str]) -> bool:
+    return any(map(_NUMBER.fullmatch, row))
 
 
 def _is_series(cells: list[str]) -> bool:
