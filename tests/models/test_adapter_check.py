@@ -79,7 +79,7 @@ BROKEN = {
         lambda f: tensors(
             f, lambda t: {k.replace("model.layers", "language_model.layers"): v for k, v in t.items()}
         ),
-        "another model, or its names have another",
+        "another model, or another prefix",
     ),
     "a raw state dict": (
         lambda f: tensors(f, lambda t: {k.replace("_A.", "_A.default."): v for k, v in t.items()}),
@@ -87,7 +87,7 @@ BROKEN = {
     ),
     "a lone lora_A": (
         lambda f: tensors(f, lambda t: {k: v for k, v in t.items() if k != first(t).replace("_A.", "_B.")}),
-        "found lora_A of .* without lora_B",
+        "lora_A and lora_B of .*, found only lora_A",
     ),
     "another base's widths": (
         lambda f: tensors(f, lambda t: {k: v for m in modules() for k, v in factors(m, hidden=8).items()}),
@@ -95,7 +95,7 @@ BROKEN = {
     ),
     "more layers than the base": (
         lambda f: tensors(f, lambda t: {k: v for m in modules(3) for k, v in factors(m).items()}),
-        "model.layers.2.* that it lacks",
+        "found model.layers.2.* more: another model",
     ),
     "fewer layers than it targets": (
         lambda f: tensors(f, lambda t: {k: v for m in modules(1) for k, v in factors(m).items()}),

@@ -35,7 +35,7 @@ def test_chats_about_one_context_begin_alike_whatever_they_ask():
 def test_no_engine_has_more_in_flight_than_its_bound(contexts, engines):
     router = Router(engines)
     chosen = router.choose([about(c) for c in contexts])
-    assert router.in_flight == tuple(chosen.count(e) for e in range(engines))
+    assert router.in_flight == [chosen.count(e) for e in range(engines)]
     # Of the last mean: a chat is let in by the mean of its moment, which later chats only raise.
     assert max(router.in_flight) <= BEHIND * (len(contexts) / engines) + 1 + BEHIND
 
@@ -55,7 +55,7 @@ def test_calls_about_one_context_go_to_one_engine_and_all_engines_share_the_work
                 router.done(engine, 1)
     assert max(work.values()) <= 1.2 * min(work.values())
     assert sum(len(engines) == 1 for engines in seen.values()) >= 0.95 * len(seen)
-    assert router.in_flight == (0, 0, 0, 0)
+    assert router.in_flight == [0, 0, 0, 0]
 
 
 def test_what_all_chats_begin_with_sends_none_of_them_anywhere():

@@ -110,7 +110,7 @@ def test_a_model_is_loaded_once_under_all_its_names_and_all_the_indexes(
 
 def test_an_index_belongs_to_the_kit_it_was_given_to() -> None:
     kit = LocalKit(None)
-    with pytest.raises(ConfError, match="made without an index"):
+    with pytest.raises(ConfError, match="this kit has no index"):
         kit.index()
     index = OneText()
     assert kit.with_index(index).index() is index

@@ -54,7 +54,7 @@ def test_chats_of_a_model_that_refuses_every_one_stay_to_do_and_one_probe_says_s
     assert all(isinstance(r, Fault) and r.transient for r in replies) and server.asked.count(READY) == 1
     [first, *_] = replies
     assert isinstance(first, Fault) and first.detail.startswith(
-        "status 400: no such field; a chat of one word"
+        "status 400: no such field; one-word chats are refused, too"
     )
 
 

@@ -28,11 +28,10 @@ from raypipe.runs.captured_answers import captured_answers, feedback_since
 from raypipe.runs.pipeline.ingest_staging import Tombstone, write_tombstone
 from raypipe.runs.record import read
 from raypipe.runs.release import live
-from raypipe.serving.access import ApiKeys, CaptureConfig, ServerConfig
+from raypipe.serving.access import ApiKeys, CaptureConfig, KeyFilter, ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
-from raypipe.serving.key_filters import KeyFilter
 from raypipe.store import Store
 from raypipe.text.filters import Filters
 

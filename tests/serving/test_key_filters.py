@@ -20,12 +20,18 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generated
 from raypipe.core.records import Document, Layout, Question, Turn
 from raypipe.models.kit import LocalKit
-from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
+from raypipe.serving.access import (
+    ApiKeys,
+    CaptureConfig,
+    KeyFilter,
+    RequestLimits,
+    ServerConfig,
+    read_key_filters,
+)
 from raypipe.serving.answerer import Answerer, CorpusMemo
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import Include
-from raypipe.serving.key_filters import KeyFilter, read_key_filters
 from raypipe.serving.query import QueryRequest
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import Store, put

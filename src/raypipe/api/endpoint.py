@@ -40,13 +40,20 @@ from raypipe.runs.cluster.capacity import declared_nodes, preflight, sized, star
 from raypipe.runs.cluster.cluster_file import Cluster
 from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
 from raypipe.runs.release import live_now
-from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
+from raypipe.serving.access import (
+    MEMO_MB,
+    ApiKeys,
+    CaptureConfig,
+    RequestLimits,
+    ServerConfig,
+    key_filters_in,
+    read_key_filters,
+)
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import redaction
 from raypipe.serving.http import create_app
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.mcp_tools import serve_stdio
-from raypipe.serving.key_filters import key_filters_in, read_key_filters
 from raypipe.serving.query import AnswererProtocol
 from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.store import Store, StoreError

@@ -1,10 +1,9 @@
-"""A generator behind a hosted batch API, in OpenAI's protocol: files of chats, answered within a day at half
-the price. LiteLLM speaks the same protocol over vLLM.
+"""A generator behind OpenAI's batch API: files of chats, answered within a day at half the price.
 
-Chats that arrive together make a file. The id of each line is the memo key (the key in the cache) of its
-chat, and the server keeps the file. After a kill the next process finds its batches in the server's list. So
-no state is stored on this machine, and each chat is paid once. A chat is sent on its own if its batch failed,
-expired or was cancelled, or if its line failed. `server` sends the requests.
+Chats that arrive together make a file. The id of a line is the memo key (the key in the cache) of its chat,
+and the server keeps the file. After a kill the next process finds its batches in the server's list. So no
+state is stored on this machine, and each chat is paid once. A chat is sent on its own if its batch failed,
+expired or was cancelled, or if its line failed. LiteLLM speaks the same protocol over vLLM.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from raypipe.core.backoff import Backoff
@@ -52,7 +52,7 @@ class _Row:
 
 
 class BatchClient:
-    """Client that keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
+    """Client of one model, whose `generate` is an `llm.Generator`. Use it on one event loop; close it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class BatchClient:
         one_by_one: Generator,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Opens the client. `one_by_one` gets the chats that no batch answers; `sleep` is for tests."""
+        """Opens the client. `one_by_one` gets the chats that no batch answers."""
         self._model, self._chats, self._one_by_one, self._sleep = model, client, one_by_one, sleep
         self._tries = client.server.at.tries
         # A LiteLLM proxy chooses the server behind it by this header.
@@ -94,8 +94,8 @@ class BatchClient:
         await self._chats.close()
 
     async def _gather(self) -> None:
-        """Sends the waiting chats as files once no further chat arrives. A chat that is already in one of the
-        server's batches is not sent again; its batch is awaited."""
+        """Sends the waiting chats as files once no further chat arrives. If a chat is in one of the server's
+        batches already, awaits that batch."""
         count = -1
         while count != len(self._waiting):
             count = len(self._waiting)
@@ -150,13 +150,9 @@ class BatchClient:
     async def _submit(self, rows: Mapping[str, _Row]) -> Mapping[str, Any]:
         """Uploads rows as a file, starts a batch, and returns it once it has ended."""
         content = "".join(f"{row.line}\n" for row in rows.values()).encode()
-        file = await self._fetch(
-            "POST",
-            "files",
-            lambda tree: tree["id"],
-            data={"purpose": "batch"},
-            files={"file": ("raypipe.jsonl", content, "application/jsonl")},
-        )
+        files = {"file": ("raypipe.jsonl", content, "application/jsonl")}
+        read = itemgetter("id")
+        file = await self._fetch("POST", "files", read, data={"purpose": "batch"}, files=files)
         backoff = Backoff(self._tries, LONGEST_POLL_S, 10 * LONGEST_POLL_S)
         while True:
             batch = await self._start_batch(file)
@@ -169,8 +165,8 @@ class BatchClient:
             await self._sleep(wait_s)
 
     async def _start_batch(self, file: str) -> Mapping[str, Any]:
-        """Starts a batch of an uploaded file, never twice: if the server does not answer, looks for the batch
-        in the server's list before it tries again. Raises Unavailable after the last try."""
+        """Starts a batch of an uploaded file, never twice: after no answer it looks for the batch in the
+        server's list before it tries again. Raises Unavailable after the last try."""
         asked = {
             "input_file_id": file,
             "endpoint": ROUTE,
@@ -198,8 +194,7 @@ class BatchClient:
         return batch
 
     async def _own_batches(self) -> list[Mapping[str, Any]]:
-        """Lists this model's batches on the server that are younger than `KNOWN_S` and did not fail. Raises
-        Unavailable if the server does not answer."""
+        """Lists this model's batches on the server that are younger than `KNOWN_S` and did not fail."""
         found: list[Mapping[str, Any]] = []
         mine, after, more = own_identity(self._model), "", True
         while more:
@@ -221,7 +216,7 @@ class BatchClient:
         return self._keys_of[id]
 
     async def _lines_of(self, file: str) -> list[Any]:
-        """Returns the lines of a file; [] if the server refuses it, as it does a deleted file. Raises
+        """Returns the lines of a file; [] if the server refuses it, for example a deleted file. Raises
         Unavailable if the server does not answer."""
         lines = await self._send("GET", f"files/{file}/content", list, lines=True)
         if isinstance(lines, Trouble) and lines.again:
@@ -229,18 +224,18 @@ class BatchClient:
         return [] if isinstance(lines, Trouble) else [line for line in lines if isinstance(line, dict)]
 
     async def _fetch(self, method: str, path: str, read: Callable[[Any], Any], **content: Any) -> Any:
-        """Sends a request. Raises Unavailable if it fails; a later run then finds the batches again."""
+        """Sends a request. Raises Unavailable if it fails."""
         got = await self._send(method, path, read, **content)
         if isinstance(got, Trouble):
             raise Unavailable(f"{got.detail}{_LATER}")
         return got
 
 
-_LATER = ". Batches that have begun end without this process; the same command finds them"
+_LATER = ". Batches that have begun go on without this process; the same command finds them again"
 
 
 def _batch(tree: Any) -> Mapping[str, Any]:
-    """Checks that JSON is a batch, and returns it. Raises KeyError if a field is missing."""
+    """Returns a batch. Raises KeyError if a field is missing."""
     return {**tree, "id": tree["id"], "status": tree["status"], "input_file_id": tree["input_file_id"]}
 
 
@@ -260,8 +255,8 @@ def _is_old(batch: Mapping[str, Any]) -> bool:
 def watched(
     endpoints: Sequence[EndpointAddress], say: Callable[[str], None], every_s: float = 10.0
 ) -> Iterator[None]:
-    """Reports the progress of the endpoints' batches to `say` during a block, every `every_s` seconds.
-    Batches that other processes wait for are included."""
+    """Reports the progress of the endpoints' batches to `say` during a block, every `every_s` seconds, also
+    of batches that other processes await."""
     ended, last = threading.Event(), dict[str, str]()
 
     async def look(at: EndpointAddress, first: bool) -> None:

@@ -2,16 +2,16 @@
 
 A batch is one row of the tokens of all its texts. All layers except attention process one token at a time.
 Attention is computed for all texts of one length in one call, without a mask. This saves an eighth of the
-work for sentences, and a fortieth for passages of 700 characters. The module reads config.json and
-safetensors itself: to import transformers' model classes takes longer than to embed a hundred passages. The
-import of transformers' tokenizers takes five seconds. A transformers tokenizer uses the vocabulary and a few
-settings, and ignores the rest of tokenizer.json. The tokenizer here reads all of it, so `read_word_pieces`
-accepts only a file whose rest is that of a standard BERT.
+work for sentences, and a fortieth for passages of 700 characters.
+
+The module reads config.json, safetensors and tokenizer.json itself: the imports of transformers' model
+classes and tokenizers take longer than to embed a hundred passages. Transformers uses the vocabulary and a
+few settings of tokenizer.json, and ignores the rest. So `read_word_pieces` accepts only a file whose rest is
+that of a standard BERT.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -23,7 +23,7 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from raypipe.models.folder import WEIGHTS, matching
+from raypipe.models.folder import OLDER_NAMES, WEIGHTS, json_or_empty, matching
 
 ROWS = 1024  # batch size in tokens for which weights are laid out; other sizes give the same results
 
@@ -98,7 +98,7 @@ class BertConfig:
 
 def read_config(folder: Path) -> BertConfig | None:
     """Reads the config of a network that `Bert` supports; returns None for any other."""
-    tree: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+    tree = json_or_empty(folder / "config.json")
     kind = tree.get("model_type")
     plain = tree.get("position_embedding_type", "absolute") == "absolute" and not tree.get("is_decoder")
     if kind not in KINDS or tree.get("hidden_act") != "gelu" or not plain:
@@ -109,19 +109,18 @@ def read_config(folder: Path) -> BertConfig | None:
 
 def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Reads the tensors of a folder by their names in `Bert`; prefixes and older names are converted."""
-    older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     found: dict[str, torch.Tensor] = {}
     for file in matching(folder, (WEIGHTS,)):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  # no mapping: it cannot be iterated
                 plain = name.removeprefix("bert.").removeprefix("roberta.")
-                for old, new in older.items():
+                for old, new in OLDER_NAMES.items():
                     plain = plain.replace(old, new)
                 found[plain] = tensors.get_tensor(name).to(dtype)
     return found
 
 
-def names(config: BertConfig) -> list[str]:
+def weight_names(config: BertConfig) -> list[str]:
     """Returns the names of the tensors that a `Bert` of this config needs."""
     pairs = ["embeddings.LayerNorm"]
     for i in range(config.num_hidden_layers):
@@ -134,7 +133,7 @@ def names(config: BertConfig) -> list[str]:
 
 
 class Bert(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
-    """A BERT-like encoder. `weights` must hold all tensors of `names`."""
+    """A BERT-like encoder. `weights` must hold all tensors of `weight_names`."""
 
     def __init__(self, config: BertConfig, weights: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
@@ -228,8 +227,8 @@ class WordPieces:
 
 def read_word_pieces(folder: Path) -> WordPieces | None:
     """Reads the tokenizer of a folder; returns None if transformers might build a different one from it."""
-    tree, said = _object(folder / "tokenizer.json"), _object(folder / "tokenizer_config.json")
-    named = {**said, **_object(folder / "special_tokens_map.json")}
+    tree, said = json_or_empty(folder / "tokenizer.json"), json_or_empty(folder / "tokenizer_config.json")
+    named = {**said, **json_or_empty(folder / "special_tokens_map.json")}
     special = {_content(named.get(f"{t[1:-1].lower()}_token", t)) for t in SPECIAL}
     added = {t["content"] for t in tree.get("added_tokens", ())}
     more = {_content(t) for t in said.get("added_tokens_decoder", {}).values()}
@@ -247,7 +246,7 @@ def read_word_pieces(folder: Path) -> WordPieces | None:
         and tree.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
         and special == set(SPECIAL) <= set(tree["model"]["vocab"])
         and more <= added <= special
-        and not _object(folder / "added_tokens.json")
+        and not json_or_empty(folder / "added_tokens.json")
     )
     if not alike:
         return None
@@ -259,12 +258,6 @@ def read_word_pieces(folder: Path) -> WordPieces | None:
         return None
     pad: int = tree["model"]["vocab"]["[PAD]"]
     return WordPieces(tokenizer, pad)
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """Reads the object in a JSON file; {} if there is no file."""
-    found: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
-    return found
 
 
 def _content(token: str | dict[str, Any]) -> str:

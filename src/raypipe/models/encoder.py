@@ -2,15 +2,16 @@
 
 Three kinds of network are supported: an encoder whose token vectors are pooled, a decoder whose last token's
 vector is used, and an encoder with one logit per pair. Results equal FlagEmbedding's within 1e-5 in float32.
-This code pads less, and tokenizes a pair once, where FlagEmbedding decodes and tokenizes it again. On a CPU
-`models.bert` runs the first kind if it supports the model; transformers' model classes, which take 4 seconds
-to import, are not imported then.
+This code pads less, and tokenizes a pair once; FlagEmbedding decodes and tokenizes it again. On a CPU
+`models.bert` runs the first kind if it supports the model; transformers' model classes, which take 4 seconds,
+are not imported then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,15 +22,15 @@ from tokenizers import Encoding, Tokenizer
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import bert, folder
-from raypipe.models.bert import KINDS, Bert, names, read_config, read_weights, read_word_pieces
+from raypipe.models.bert import KINDS, Bert, read_config, read_weights, read_word_pieces, weight_names
 from raypipe.models.device import SharedEncoders
 from raypipe.models.token_arrays import TokenArray, require_pooled_mark
 from raypipe.models.weight_files import folder_headers
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which fit the cache. Over 3,400
 # texts 1,024 are as fast as 2,048, and the process is 0.1 GB smaller, since libc keeps memory of batches of
-# many shapes. GPU: on an H100, with bge-reranker-v2-m3 in float16, 4,096 pairs took .90 s with 8,192 to
-# 32,768, .86 s with 65,536 and .84 s with 131,072, whose activations are too large for a small GPU.
+# many shapes. GPU: on an H100, bge-reranker-v2-m3 in float16 took .90 s for 4,096 pairs with 8,192 to 32,768,
+# .86 s with 65,536 and .84 s with 131,072, whose activations are too large for a small GPU.
 CPU_TOKENS, GPU_TOKENS = 1024, 32_768
 
 # A batch of more than BUSY_TOKENS is closed early if another text would raise its padding above PADDING. For
@@ -38,11 +39,11 @@ CPU_TOKENS, GPU_TOKENS = 1024, 32_768
 BUSY_TOKENS, PADDING = 4096, 0.03
 
 # Texts in one padded batch of a library that sorts by length itself. FlagEmbedding's default of 256 texts of
-# 512 tokens suits a GPU: on a CPU it exceeds the cache and takes gigabytes.
+# 512 tokens suits a GPU; on a CPU it exceeds the cache and takes gigabytes.
 CPU_ROWS, GPU_ROWS = 32, 256
 
-# Texts or pairs tokenized together for a GPU, while it computes the block before them. Smaller blocks would
-# pad more, since texts are sorted by length only within a block.
+# Texts or pairs tokenized together for a GPU, while it computes the previous block. Smaller blocks would pad
+# more, since texts are sorted by length only within a block.
 GPU_BLOCK = 1024
 
 QUERY_SHARE = 0.75
@@ -61,8 +62,8 @@ def torch_dtype(model: Model) -> torch.dtype:
 
 
 def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Groups indices of similar length, each group of at most `budget` padded tokens; a longer text is alone.
-    A group of more than `BUSY_TOKENS` has at most the share `PADDING` of padding.
+    """Groups indices of similar length, with at most `budget` padded tokens a group, or one longer text. A
+    group of more than `BUSY_TOKENS` has at most the share `PADDING` of padding.
 
     >>> by_length([5, 1, 4, 1], budget=8)
     [[1, 3], [2], [0]]
@@ -85,8 +86,8 @@ def require_weights(model: Model, wanted: Sequence[str], held: Container[str]) -
     """Raises ConfError for missing weights, which a library would fill with random numbers."""
     if missing := [name for name in wanted if name not in held]:
         raise ConfError(
-            f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more, "
-            f"which would stay random. Does the folder fit loader {model.loader!r}?"
+            f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more. "
+            f"Does the folder fit loader {model.loader!r}?"
         )
 
 
@@ -94,25 +95,23 @@ def check_weights(model: Model, net: Any) -> None:
     """Raises ConfError if a library's network has weights that its folder lacks."""
     # A file may name weights with or without the encoder's prefix, and norms by their older names.
     prefix = f"{net.base_model_prefix}."
-    older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     held = {name.removeprefix(prefix) for name in folder_headers(Path(model.path))}
-    held |= {name.replace(old, new) for old, new in older.items() for name in held}
+    held |= {name.replace(old, new) for old, new in folder.OLDER_NAMES.items() for name in held}
     wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
     pooler_is_used = model.loader == "flagembedding-reranker"
     require_weights(model, [n for n in wanted if pooler_is_used or not n.startswith("pooler.")], held)
 
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Checks a loaded model against its entry of models.yaml, except dim, which `folder.require` checks.
-
-    Raises ConfError if the network states no number of positions or has fewer than the entry's max_tokens, if
-    a reranker has not exactly one output, or if an embedder's tokenizer lacks the pooled special token."""
+    """Checks a loaded model against its entry; `folder.require` checks dim. Raises ConfError if the network
+    states no number of positions or fewer than max_tokens, and as `require_one_output` for a reranker and
+    `require_pooled_mark` for an embedder."""
     require_pooled_mark(model, tokenizer.backend_tokenizer)
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
         raise ConfError(
-            f"model {model.name!r}: a {net.config.model_type} states no number of positions (as T5), "
-            f"which loader {model.loader!r} needs. Use loader sentence-transformers, or instructor"
+            f"model {model.name!r}: a {net.config.model_type} states no number of positions, which loader "
+            f"{model.loader!r} needs. Use loader sentence-transformers, or instructor"
         )
     # XLM-R and related models count positions from the padding id on, so the first ones are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0
@@ -122,7 +121,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
 
 
 def require_room(model: Model, tokens: int) -> None:
-    """Raises ConfError if the entry's max_tokens exceeds the `tokens` that the model has room for."""
+    """Raises ConfError if the entry's max_tokens exceeds `tokens`, the most that the model takes."""
     if model.max_tokens > tokens:
         raise ConfError(
             f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {tokens}"
@@ -132,9 +131,7 @@ def require_room(model: Model, tokens: int) -> None:
 def require_one_output(model: Model, outputs: int) -> None:
     """Raises ConfError if a reranker has not exactly one output."""
     if outputs != 1:
-        raise ConfError(
-            f"model {model.name!r}: a reranker has one output, this one has {outputs}. It may be a classifier"
-        )
+        raise ConfError(f"model {model.name!r}: expected one output of a reranker, found {outputs}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +157,16 @@ class Encoder:
 
     @classmethod
     def load(cls, model: Model, device: str) -> Encoder:
-        own: Bert | None = None
+        net: Any = None
         reranks = model.loader == "flagembedding-reranker"
         with folder.opened(model) as path:
             # A `Bert` makes many small attention calls, for which a GPU would wait.
             packed = device == "cpu" and not reranks and model.pooling != "last"
             if (config := read_config(Path(path)) if packed else None) is not None:
                 weights = read_weights(Path(path), torch_dtype(model))
-                require_weights(model, names(config), weights)
-                own = Bert(config, weights)
-            net: Any = own
-            if net is None:
+                require_weights(model, weight_names(config), weights)
+                net = Bert(config, weights)
+            else:
                 from transformers import AutoModel, AutoModelForSequenceClassification
 
                 no_bars()
@@ -183,7 +179,7 @@ class Encoder:
 
                 tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         check(model, net, tokenizer)
-        if own is None:
+        if config is None:
             check_weights(model, net)
             if device == "cpu" and net.config.model_type in KINDS:
                 bert.pack(net)
@@ -191,9 +187,9 @@ class Encoder:
 
     @classmethod
     def shared(cls, model: Model, device: str, encoders: SharedEncoders) -> Encoder:
-        found = encoders.encoder(model, lambda: cls.load(model, device))
-        check(model, found.net, found.tokenizer)
-        return found
+        encoder = encoders.encoder(model, lambda: cls.load(model, device))
+        check(model, encoder.net, encoder.tokenizer)
+        return encoder
 
     def copy_of_tokenizer(self) -> Tokenizer:
         """Returns a private copy of the tokenizer, which neither cuts nor pads."""
@@ -234,21 +230,20 @@ class Encoder:
     def hidden(
         self, encodings: Sequence[Encoding | TokenArray]
     ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-        """Yields the hidden states of each batch: positions of its encodings, states (rows, tokens, dim)
-        float32, and a mask (rows, tokens) int64, 0 for padding. A `Bert` gets equal lengths, unpadded."""
+        """Yields for each batch the positions of its encodings, the hidden states (rows, tokens, dim)
+        float32, and a mask (rows, tokens) int64, 0 for padding. A `Bert` pads nothing."""
         for batch in () if self.packed else self.batches(encodings):
             yield batch.rows, self.run(batch).last_hidden_state.float(), batch.mask
         for rows in by_length([len(e.ids) for e in encodings], self.budget) if self.packed else ():
-            some = [encodings[i] for i in rows]
-            types = [e.type_ids for e in some] if self.typed else None
-            at = 0
-            for hidden in self.net.hidden_states([e.ids for e in some], types):
-                of, at = rows[at : at + len(hidden)], at + len(hidden)
-                yield of, hidden, torch.ones(hidden.shape[:2], dtype=torch.int64)
+            types = [encodings[i].type_ids for i in rows] if self.typed else None
+            remaining = iter(rows)
+            for hidden in self.net.hidden_states([encodings[i].ids for i in rows], types):
+                mask = torch.ones(hidden.shape[:2], dtype=torch.int64)
+                yield list(islice(remaining, len(hidden))), hidden, mask
 
 
 def no_bars() -> None:
-    """Turns off the progress bars of loading weights, which would fill the log of a pool of actors."""
+    """Turns off progress bars of loading weights, which would fill the log of a pool of actors."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -271,8 +266,8 @@ def in_rows(blocks: Iterable[Iterable[tuple[Sequence[int], torch.Tensor]]], *wid
     """Collects the results of blocks in input order: (rows, *width) float32. A block yields parts: positions
     in the block, and their results.
 
-    Results remain on a GPU until the last batch of all blocks was sent. The GPU thus computes while the next
-    block is tokenized and the next batch is filled."""
+    Results remain on a GPU until the last batch was sent, so that the GPU computes while the next block is
+    tokenized and the next batch is filled."""
     rows, parts = list[int](), list[torch.Tensor]()
     for block in blocks:
         first = len(rows)

@@ -5,8 +5,8 @@ MaxSim is a reranker that needs no training. It matches each query token with it
     score(query, passage) = sum over query tokens w(t) * max over passage tokens cos(t, u)  /  sum of w(t)
 
 The token vectors are the last hidden states of a sentence embedder (MiniLM). A score must be a pure function
-of its pair, so word frequencies of the collection cannot be used. The weight w(t) comes from the token's rank
-in the vocabulary, which a tokenizer's training orders from frequent to rare.
+of its pair, so it cannot use word frequencies of the collection. The weight w(t) comes from the token's rank
+in the vocabulary, which the training of a tokenizer orders from frequent to rare.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TransformersEmbedder:
         return pooled_rows(self._encoder, self._model, map(self._tokenizer.encode_batch_fast, blocks))
 
     def embed_tokens(self, encodings: Sequence[Encoding | TokenArray]) -> np.ndarray:
-        """Embeds at least one tokenized text that includes its role's instruction; returns as `embed`."""
+        """Embeds at least one tokenized text, which includes its role's instruction."""
         return pooled_rows(self._encoder, self._model, [encodings])
 
 

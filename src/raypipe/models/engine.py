@@ -1,12 +1,12 @@
 """A vLLM engine: one copy of a model's weights for any number of concurrent callers.
 
-`Engine` is a plain async class. A single process uses it directly, a job in a named actor, the endpoint in a
-deployment. All steps, blocks and requests share its queue, so the GPU never idles between batches.
-`OwnEngine` starts an engine in this process with its first call, and starts another after its death.
+`Engine` is a plain async class: a single process uses it directly, a job in a named actor, the endpoint in a
+deployment. All callers share its queue, so the GPU never idles between batches. `OwnEngine` starts an engine
+in this process with its first call, and another one after the death of the first.
 
-An error of one chat is a fault of its row. A request that can never work raises ConfError before anything is
-sent. When vLLM's own process dies, every call raises `EngineDied`. vLLM is imported only by a
-process that starts an engine, since the import takes ten seconds and a device.
+An error of one chat is a fault of that chat's row. A request that can never work raises ConfError before
+anything is sent. When vLLM's own process dies, every call raises `EngineDied`. vLLM is imported only by a
+process that starts an engine: the import takes ten seconds and a device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,7 +26,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator_files, vllm_terms
 from raypipe.models.device import loading
-from raypipe.models.generator_files import harmless, marks_of
+from raypipe.models.generator_files import escape_marks, marks_of
 from raypipe.models.hosts import EngineLimits
 from raypipe.models.orphan_reaper import OrphanReaper
 from raypipe.models.vllm_terms import fault, refused, reply
@@ -35,76 +34,58 @@ from raypipe.text.thoughts import DraftText
 
 
 class LoraBatchLock:
-    """A lock that admits calls of only one kind at a time: those to adapters, or those to the base. Usage:
-    `async with lock.turn(kind)`. A call with a kind of its own (`object()`) runs by itself."""
+    """A lock for calls of one kind at a time: calls to adapters, or calls to the base. A call with a kind of
+    its own (`object()`) runs by itself."""
 
     def __init__(self) -> None:
-        self._kind: Hashable = None
-        self._inside = 0
-        self._waiting: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
+        self._kind: Hashable = None  # of the calls that run
+        self._inside = 0  # number of calls that run
+        self._waiting: dict[asyncio.Future[None], Hashable] = {}  # -> kind of the call, oldest first
 
     @asynccontextmanager
     async def turn(self, kind: Hashable) -> AsyncIterator[None]:
-        if not self._waiting and (not self._inside or self._kind == kind):
-            self._kind = kind
-            self._inside += 1
-        else:
-            await self._queue(kind)
-        try:
-            yield
-        finally:
-            self._inside -= 1
-            self._admit()
-
-    async def _queue(self, kind: Hashable) -> None:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((kind, place))
+        self._waiting[place] = kind
+        self._admit()
         try:
             await place
-        except asyncio.CancelledError:
-            if place.cancelled():
-                self._waiting.remove((kind, place))
-            else:  # admitted at the moment of its cancellation
+            yield
+        finally:
+            if place in self._waiting:  # cancelled before it was admitted
+                del self._waiting[place]
+            else:
                 self._inside -= 1
             self._admit()
-            raise
 
     def _admit(self) -> None:
-        """Admits the calls that may run now.
+        """Admits waiting calls if no call runs, or if the first waiting call is of the running kind.
 
-        If no call is inside, the kind that has waited longest is next. All calls of this kind are admitted,
-        even if calls of other kinds were queued before them: those have to wait for the round in any case."""
-        if not self._waiting:
+        The kind that has waited longest is next. All of its calls are admitted, even if calls of other kinds
+        were queued before them, since other kinds have to wait for this round in any case."""
+        first = next(iter(self._waiting.values()), None)
+        if self._inside and first != self._kind:
             return
-        if not self._inside:
-            self._kind = self._waiting[0][0]
-        elif self._waiting[0][0] != self._kind:
-            return
-        stay: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
-        for kind, place in self._waiting:
-            if kind == self._kind and not place.cancelled():
-                self._inside += 1
-                place.set_result(None)
-            else:
-                stay.append((kind, place))
-        self._waiting = stay
+        self._kind = first
+        for place in [p for p, kind in self._waiting.items() if kind == first and not p.cancelled()]:
+            del self._waiting[place]
+            self._inside += 1
+            place.set_result(None)
 
 
 CLOSE_S = 20.0  # vLLM's default of 5 s is short on a busy machine; processes that it kills leak shared memory
 
 
 class EngineDied(Exception):
-    """The death of vLLM's process. All chats in flight are lost: start another engine and send them again."""
+    """Death of vLLM's process. All chats in flight are lost: start another engine and send them again."""
 
 
 class Engine:
-    """A running vLLM engine, whose method `generate` keeps the contract of `llm.Generator`. Create and use it
-    on one event loop. Creation takes 20 to 110 seconds. It raises ModelMissing if files of the model are
-    missing, and ConfError if the files are wrong or vLLM refuses the setup."""
+    """A running vLLM engine whose `generate` is an `llm.Generator`. Create and use it on one event loop."""
 
     def __init__(self, model: Model, limits: EngineLimits, exit_when_dead: bool = False) -> None:
-        """Starts vLLM. `exit_when_dead`: ends this process instead of raising EngineDied, so that its
-        supervisor restarts it."""
+        """Starts vLLM in 20 to 110 s. Raises ModelMissing for missing files of the model, and ConfError for
+        wrong files or a setup that vLLM refuses. `exit_when_dead`: a dead engine ends this process instead of
+        raising EngineDied, so that a supervisor restarts it."""
         generator_files.check(model)
         self.model, self.limits = model, limits
         self._exit = exit_when_dead
@@ -134,9 +115,8 @@ class Engine:
     async def generate(
         self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
     ) -> Replies:
-        """Replies to chats as `llm.Generator`. With `alone` no other call runs at the same time, so that only
-        this call can be the cause if the engine dies; the function `alone` is called when this call
-        starts."""
+        """Replies to chats as `llm.Generator`. With `alone` no other call runs meanwhile, so only this call
+        can kill the engine; the function `alone` is called when this call starts."""
         outputs = await self.outputs(chats, sampling, adapter, alone)
         return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
 
@@ -153,8 +133,8 @@ class Engine:
             return await asyncio.gather(*(self._one(prompt, params, lora) for prompt in prompts))
 
     async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
-        """Yields the reply's text in pieces, then the whole reply or its fault. If the caller stops reading,
-        the engine stops generating; a slow caller does not slow others."""
+        """Yields the reply's text in pieces, then the whole reply or its fault. The engine stops generating
+        if the caller stops reading; a slow caller does not slow others."""
         params, lora = self._params(sampling, "DELTA"), self._adapter(adapter)
         pieces: asyncio.Queue[str | None] = asyncio.Queue()  # None: the end
 
@@ -166,8 +146,7 @@ class Engine:
                 if isinstance(prompt, Fault):
                     return prompt
                 async with self._gate.turn(self._kind(adapter)):
-                    name = f"r{next(self._numbers)}"
-                    async for output in self._llm.generate(prompt, params, name, lora_request=lora):
+                    async for output in self._submit(prompt, params, lora):
                         piece = output.outputs[0]
                         text += piece.text
                         tokens += len(piece.token_ids)
@@ -196,11 +175,10 @@ class Engine:
             raise
 
     def unfinished(self) -> int:
-        count: int = self._llm.get_num_unfinished_requests()
-        return count
+        return int(self._llm.get_num_unfinished_requests())
 
     def close(self) -> None:
-        """Ends vLLM's processes and waits for their end, some seconds. May be called twice."""
+        """Ends vLLM's processes; waits for their end, some seconds. A second call does nothing."""
         llm, self._llm = self._llm, None  # at the interpreter's exit vLLM's own cleanup would fail
         if llm is not None:
             llm.shutdown(timeout=CLOSE_S)
@@ -208,7 +186,7 @@ class Engine:
             self._guard.close()
 
     def _kind(self, adapter: str | None) -> str:
-        """Returns a call's kind for the lock: CPU kernels cannot mix calls to adapters and to the base."""
+        """Returns a call's kind for the lock. CPU kernels cannot mix calls to adapters and to the base."""
         return "adapter" if adapter is not None and self.limits.device == "cpu" else "base"
 
     def _adapter(self, name: str | None) -> Any:
@@ -222,15 +200,13 @@ class Engine:
         return LoRARequest(name, *self._lora[name])
 
     def _params(self, sampling: Sampling, kind: str) -> Any:
-        """Converts the sampling to vLLM's form, checked by vLLM. Raises ConfError if vLLM refuses it."""
+        """Converts the sampling to vLLM's form. Raises ConfError if vLLM refuses it."""
         from vllm.exceptions import VLLMClientError
 
         try:
-            params = vllm_terms.sampling_params(sampling, kind)
-            config = self._llm.vllm_config
-            params.verify(
-                config.model_config, None, config.structured_outputs_config, self._llm.get_tokenizer()
-            )
+            params, config = vllm_terms.sampling_params(sampling, kind), self._llm.vllm_config
+            structured, tokenizer = config.structured_outputs_config, self._llm.get_tokenizer()
+            params.verify(config.model_config, None, structured, tokenizer)
         except (VLLMClientError, ValueError) as e:
             raise ConfError(f"sampling: vLLM refuses it: {e}") from e
         return params
@@ -241,7 +217,7 @@ class Engine:
         from vllm.renderers.params import TokenizeParams
 
         renderer = self._llm.renderer
-        messages = [{"role": m.role, "content": harmless(self._marks, m.content)} for m in chat]
+        messages = [{"role": m.role, "content": escape_marks(self._marks, m.content)} for m in chat]
         try:
             _, (prompt,) = await renderer.render_chat_async(
                 [messages],
@@ -253,20 +229,20 @@ class Engine:
             return fault("unrenderable", f"the chat template refuses this chat: {e}")
         tokens, limit = len(prompt["prompt_token_ids"]), self.model.max_model_len
         if tokens + sampling.max_tokens > limit:
-            return fault(
-                "prompt_too_long",
-                f"expected at most {limit} tokens, found {tokens} of prompt, {sampling.max_tokens} of reply: "
-                f"pack less into the prompt, or raise the model's context",
-            )
+            found = f"{tokens} of prompt, {sampling.max_tokens} of reply: pack less, or raise max_model_len"
+            return fault("prompt_too_long", f"expected at most {limit} tokens, found {found}")
         return prompt
+
+    def _submit(self, prompt: Any, params: Any, lora: Any) -> AsyncIterator[Any]:
+        name = f"r{next(self._numbers)}"
+        outputs: AsyncIterator[Any] = self._llm.generate(prompt, params, name, lora_request=lora)
+        return outputs
 
     async def _one(self, prompt: Any, params: Any, lora: Any) -> Any:
         if isinstance(prompt, Fault):
             return prompt
         try:
-            async for output in self._llm.generate(
-                prompt, params, f"r{next(self._numbers)}", lora_request=lora
-            ):
+            async for output in self._submit(prompt, params, lora):
                 if output.finished:
                     return output
         except Exception as e:
@@ -284,8 +260,8 @@ class Engine:
 
 
 def _start(model: Model, limits: EngineLimits) -> Any:
-    # vLLM and its children read these variables at import: no usage reports, and only warnings, on stderr.
-    # stdout belongs to the command.
+    # vLLM and its children read these variables at import: no usage reports, and warnings only, on stderr,
+    # since stdout belongs to the command.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -301,15 +277,17 @@ def _start(model: Model, limits: EngineLimits) -> Any:
 
 
 class OwnEngine:
+    """An engine of this process, started by the first call. If it dies, the next call starts another one."""
+
     def __init__(
         self,
         model: Model,
         limits: EngineLimits,
         started: Callable[[float], None],
-        sink: Callable[[str], None] | None = None,
+        sink: Callable[[str], None] | None,
     ) -> None:
-        """Stores the settings; the first call starts the engine. `started` receives the seconds of each
-        start, `sink` the pieces of a reply to a call with one chat."""
+        """Keeps the settings. `started` gets the seconds of each start, `sink` the pieces of a reply to a
+        call with one chat."""
         self._model, self._limits, self._starting = model, limits, asyncio.Lock()
         self._report_start, self._sink = started, sink
         self._engine: Engine | None = None  # None: not running
@@ -365,7 +343,7 @@ class OwnEngine:
             return self._engine
 
     async def _on_engine_death(self, engine: Engine, died: Exception) -> Fault:
-        """Closes a dead engine, so that the next call starts another; returns the fault of its calls."""
+        """Closes a dead engine, so that the next call starts another one. Returns the fault of its calls."""
         if self._engine is engine:
             await self.close()
         return Fault(STEP, "engine_lost", str(died), transient=True)

@@ -1,26 +1,25 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-`start_actor` starts an engine or finds the running one. `reserved` gets the resources of a job's first
-engines, all or none; `held` requests the resources of a further engine. `Client.generate` keeps the contract
-of `llm.Generator` in any process of the job. A permanent engine that dies is restarted, after a longer pause
-each time (`pause_s`), and only the chats in flight are sent again. A chat that kills its engine costs only
-its own row and at most three attempts. This module depends on Ray; the engine does not.
+A job's first engines are permanent: `reserved` gets their resources, all or none, and Ray restarts a dead one
+after a longer pause each time (`pause_s`). Only the chats in flight are sent again. A chat that kills its
+engine costs only its own row, and at most three attempts. `Client.generate` is an `llm.Generator` in any
+process of the job. This module depends on Ray; the engine does not.
 
-Other engines join and leave while a job runs (`JoiningEngines`). The process that starts such an engine
-announces it in the cluster once its model is loaded, with a token that names this start. Callers look for
+Further engines join and leave while a job runs (`held`, `JoiningEngines`). The driver announces such an
+engine in the cluster once its model is loaded, with a token that names this start. Callers look for
 announcements every `LOOK_S`. If the engine leaves, `generators.routed` sends its chats to a permanent engine.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
+import itertools
 import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeAlias
 
 import ray
@@ -40,7 +39,7 @@ LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # pause: 1, 2, 4, ... up to 60 s, by re
 
 
 class EngineProtocol(Protocol):
-    """Methods of an engine that its actor calls. `models.engine.Engine` and stand-ins in tests have them."""
+    """Methods of an engine that its actor calls, as `models.engine.Engine` has them."""
 
     async def ready(self) -> None: ...
     async def generate(
@@ -50,11 +49,11 @@ class EngineProtocol(Protocol):
 
 
 Make: TypeAlias = Callable[[], EngineProtocol]
-"""Creates the engine inside its actor. It is pickled: a function of a module, or a partial of such a one."""
+"""Maker of an engine inside its actor. It is pickled: a function of a module, or a partial of one."""
 
 
 def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
-    """Returns the seconds to wait before an engine is made again. `starts`: its start times, `now` included.
+    """Returns the seconds to wait before an engine is made again, by its start times, `now` included.
 
     >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
     ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
@@ -68,14 +67,13 @@ def suspect(name: str, call: str) -> None:
 
 
 def suspected(name: str) -> str:
-    """Returns the id of the last call that an engine ran without other chats; "" for none."""
+    """Returns the id of the last call that ran alone in an engine; "" for none."""
     return (_internal_kv_get(f"raypipe-suspect-{name}") or b"").decode()
 
 
 class EngineActor:
     def __init__(self, make: Make, name: str, longest_pause_s: float) -> None:
-        """Stores the arguments only; the first call makes the engine. Ray would report an error in a
-        constructor as the actor's death."""
+        """Makes no engine: Ray would report an error of the constructor as the actor's death."""
         self._make, self._name, self._longest_pause_s = make, name, longest_pause_s
         self._engine: EngineProtocol | None = None
         self._making = asyncio.Lock()
@@ -107,19 +105,18 @@ class EngineActor:
     async def generate(
         self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: str = ""
     ) -> Replies:
-        """Replies like `EngineProtocol.generate`; equal requests in flight are computed once. `alone`: the
-        name of a call that must run without other chats in the engine; "": it may share the engine."""
+        """Replies to chats; computes equal requests in flight once. `alone`: id of a call that must run
+        without other chats in the engine; "": it may share the engine."""
         engine = await self._open()
         if alone:
-            begun = functools.partial(suspect, self._name, alone)
-            return await engine.generate(chats, sampling, adapter, begun)
+            return await engine.generate(chats, sampling, adapter, lambda: suspect(self._name, alone))
         keys = [(chat, sampling, adapter) for chat in dict.fromkeys(chats)]
 
         async def ask(places: list[int]) -> Replies:
             return await engine.generate([keys[i][0] for i in places], sampling, adapter, None)
 
-        found = dict(zip(keys, await self._in_flight.of(keys, ask), strict=True))
-        return [found[chat, sampling, adapter] for chat in chats]
+        replies = dict(zip(keys, await self._in_flight.of(keys, ask), strict=True))
+        return [replies[chat, sampling, adapter] for chat in chats]
 
     async def close(self) -> None:
         if self._engine is not None:
@@ -133,7 +130,7 @@ CALLS = 1000  # concurrent calls of one engine; they wait in vLLM's queue, where
 
 
 class EngineRaised(Exception):
-    """An exception inside an engine, in place of a fault: a defect, or a chat that it cannot accept."""
+    """An exception inside an engine: a defect, or a chat that the engine cannot accept."""
 
 
 def name_of(identity: str, group: int = 0) -> str:
@@ -141,7 +138,7 @@ def name_of(identity: str, group: int = 0) -> str:
 
 
 Needs: TypeAlias = Mapping[str, float]
-"""Resources that Ray reserves for one engine: CPU and GPU. The core of vLLM's own worker is not included."""
+"""CPU and GPU that Ray reserves for one engine, without the core of vLLM's own worker."""
 
 Group: TypeAlias = tuple[Any, int]
 """A placement group and the number of the engine's bundle in it."""
@@ -153,13 +150,12 @@ def start_actor(
     place: Needs,
     group: Group | None = None,
     longest_pause_s: float = LONGEST_PAUSE_S,
-    stays: bool = True,
+    permanent: bool = True,
 ) -> Client:
-    """Returns a client of the named engine; starts the engine if it does not run. Does not wait for it.
+    """Starts the named engine unless it runs, without waiting; returns its client.
 
-    `group`: the reserved bundle to run in; None: any place. `longest_pause_s`: the longest pause before a
-    restart. `stays`: True for a permanent engine; False for an engine that may leave and is not restarted if
-    it dies."""
+    `group`: the reserved bundle to run in; None: any place. `longest_pause_s`: most seconds before a restart.
+    An engine that is not `permanent` may leave, and is not restarted if it dies."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
@@ -169,30 +165,28 @@ def start_actor(
         num_gpus=place.get("GPU", 0),
         scheduling_strategy=where,
         max_concurrency=CALLS,
-        max_restarts=RESTARTS if stays else 0,
-        max_task_retries=1 if stays else 0,
+        max_restarts=RESTARTS if permanent else 0,
+        max_task_retries=1 if permanent else 0,
     )
-    return Client(actor.remote(make, name, longest_pause_s), name, stays)
+    return Client(actor.remote(make, name, longest_pause_s), name, permanent)
 
 
-def find(name: str, stays: bool = True) -> Client:
-    """Returns a client of the named engine. If no such engine runs, raises EngineGone for an engine that may
-    leave (`stays` False), else ConfError."""
+def find(name: str, permanent: bool = True) -> Client:
+    """Returns a client of a running engine. If none runs, raises ConfError for a `permanent` engine, else
+    EngineGone."""
     try:
-        return Client(ray.get_actor(name, namespace=NAMESPACE), name, stays)
+        return Client(ray.get_actor(name, namespace=NAMESPACE), name, permanent)
     except ValueError as e:
-        if not stays:
+        if not permanent:
             raise EngineGone(name) from e
-        raise ConfError(
-            f"no engine named {name} in this cluster: the job starts engines before blocks"
-        ) from e
+        raise ConfError(f"no engine named {name} in this cluster: jobs start engines before blocks") from e
 
 
 class Client:
-    """Client of a named engine. Can be pickled and sent to other processes of the job."""
+    """Client of a named engine, which can be pickled and sent to other processes of the job."""
 
-    def __init__(self, handle: Any, name: str, stays: bool = True) -> None:
-        self._handle, self._name, self._stays = handle, name, stays
+    def __init__(self, handle: Any, name: str, permanent: bool) -> None:
+        self._handle, self._name, self._permanent = handle, name, permanent
 
     def loading(self) -> Any:
         return self._handle.ready.remote()
@@ -206,14 +200,13 @@ class Client:
         ModelMissing or Unavailable."""
         try:
             ray.get(self._handle.ready.remote())
-        except RayTaskError as e:
+        except BaseException as e:  # also if the waiting caller is stopped, since only it can end the engine
             ray.kill(self._handle)
+            if not isinstance(e, RayTaskError):
+                raise
             if isinstance(e.cause, RaypipeError):
                 raise e.cause from e
             raise Unavailable(f"the engine {self._name} could not be started: {e.cause!r}") from e
-        except BaseException:  # the waiting caller was stopped, and only it can end the engine
-            ray.kill(self._handle)
-            raise
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         parts = [chats[i : i + CALL] for i in range(0, len(chats), CALL)]
@@ -223,9 +216,8 @@ class Client:
     def close(self) -> None:
         """Ends the engine and its actor for all clients. No process remains."""
         try:
-            ray.get(self._handle.close.remote(), timeout=CLOSE_S)
-        except (RayActorError, RayTaskError, GetTimeoutError):
-            pass  # dead or stuck: it is killed below
+            with suppress(RayActorError, RayTaskError, GetTimeoutError):  # dead or stuck
+                ray.get(self._handle.close.remote(), timeout=CLOSE_S)
         finally:
             ray.kill(self._handle)
 
@@ -233,14 +225,14 @@ class Client:
         try:
             return await self._request(self._handle.generate, chats, sampling, adapter)
         except RayActorError as e:
-            if not self._stays:
+            if not self._permanent:
                 raise EngineGone(self._name) from e
             # The engine died twice. A chat of this call may have killed it, or one of another call in flight.
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 
     async def _alone(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
-        """Makes a third and last attempt, without other chats in the engine. If the engine dies during it,
-        this chat is to blame. If it dies before, another chat is to blame, and the attempt is repeated."""
+        """Makes the third and last attempt, without other chats in the engine. If the engine dies during the
+        attempt, this chat is to blame. If it dies before, another chat is, and the attempt is repeated."""
         once = self._handle.generate.options(max_task_retries=0)
         while True:
             try:
@@ -252,8 +244,8 @@ class Client:
                 return (await self._request(once, [chat], sampling, adapter, call))[0]
             except RayActorError:
                 if suspected(self._name) == call:
-                    why = "the engine died of this chat, three times"
-                    return Fault(STEP, "kills_engine", why, transient=False)
+                    detail = "the engine died of this chat, three times"
+                    return Fault(STEP, "kills_engine", detail, transient=False)
 
     async def _request(self, method: Any, *args: Any) -> Replies:
         ref = method.remote(*args)
@@ -269,9 +261,9 @@ class Client:
 
 
 def held(place: Needs, name: str) -> PlacementGroup | None:
-    """Requests the resources of one engine, without waiting. Returns None if the engine needs no resources.
-    `name`: prefix of the placement group's name, as Ray's state shows it."""
-    bundle = {kind: n for kind, n in place.items() if n}
+    """Requests the resources of one engine, without waiting; returns None if the engine needs none.
+    `name`: beginning of the placement group's name in Ray's state."""
+    bundle = _bundle(place)
     return _group([bundle], name) if bundle else None
 
 
@@ -280,7 +272,7 @@ def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> I
     """Reserves the resources of all engines, all or none, until the block ends. Two jobs thus never hold half
     of their needs each. Yields a group per engine; None for an engine that needs no resources. Raises
     ClusterTooSmall if other jobs hold the resources for longer than `wait_s`."""
-    bundles = [{kind: n for kind, n in place.items() if n} for place in places]
+    bundles = list(map(_bundle, places))
     taken = [b for b in bundles if b]
     if not taken:
         yield [None] * len(places)
@@ -290,14 +282,17 @@ def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> I
         if not group.wait(wait_s):
             free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
             raise ClusterTooSmall(
-                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: other work holds "
-                f"it, free is {free}. Wait for its end, raise engines.wait_s, or lower `engines` in the "
-                "cluster file"
+                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: free is {free}. "
+                "Wait for other work to end, or change engines.wait_s or `engines` in the cluster file"
             )
-        places_of = iter(range(len(taken)))
-        yield [(group, next(places_of)) if b else None for b in bundles]
+        numbers = itertools.count()
+        yield [(group, next(numbers)) if b else None for b in bundles]
     finally:
         remove_placement_group(group)
+
+
+def _bundle(place: Needs) -> dict[str, float]:
+    return {kind: n for kind, n in place.items() if n}
 
 
 def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup:
@@ -320,19 +315,20 @@ def _key(name: str) -> str:
 
 
 class JoiningEngines:
-    """Engines that join and leave during a job, as one process sees them. `names`: engines that may join."""
+    """Engines that join and leave during a job, as one process sees them."""
 
     def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        """`names`: the engines that may join; a number below is an index of this list."""
         self._names, self._clock = names, clock
         self._looked = float("-inf")
-        self._up: dict[int, str] = {}  # number in names -> token of its start
-        self._clients: dict[int, tuple[str, Client]] = {}  # number -> token of its start, client
+        self._up: dict[int, str] = {}  # number -> token of the engine's start
+        self._clients: dict[int, tuple[str, Client]] = {}  # number -> token of the engine's start, client
 
     def up(self) -> list[int]:
         if self._clock() - self._looked >= LOOK_S:
             self._looked = self._clock()
-            found = {n: _internal_kv_get(_key(name)) for n, name in enumerate(self._names)}
-            self._up = {n: token.decode() for n, token in found.items() if token}
+            tokens = [_internal_kv_get(_key(name)) for name in self._names]
+            self._up = {n: token.decode() for n, token in enumerate(tokens) if token}
         return list(self._up)
 
     def generator(self, number: int) -> Generator:
@@ -340,7 +336,7 @@ class JoiningEngines:
             token = self._up.get(number, "")
             try:
                 if number not in self._clients or self._clients[number][0] != token:
-                    self._clients[number] = token, find(self._names[number], stays=False)
+                    self._clients[number] = token, find(self._names[number], permanent=False)
                 return await self._clients[number][1].generate(chats, sampling, adapter)
             except EngineGone:
                 self._up.pop(number, None)  # counts as down until the next look

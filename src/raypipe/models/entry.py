@@ -40,10 +40,9 @@ DIALECTS: Mapping[str, tuple[str, ...]] = {
     "embeddings": ("openai", "vllm", "pooling"),  # vllm cuts to max_tokens; pooling is vLLM's own route
     "rerank": ("cohere", "jina", "tei", "vllm"),
 }
-"""Loader of a model behind an address -> protocols that its server may speak."""
+"""Loader of a model behind an address -> protocols that the server may speak."""
 REMOTE = frozenset(DIALECTS)
-"""Loaders of models behind an address. Such a model's identity is the endpoint's name, its dialect, and the
-model's name there."""
+"""Loaders of models behind an address. Such a model's identity has endpoint, dialect and the name there."""
 
 Dialect: TypeAlias = Literal["openai", "vllm", "pooling", "cohere", "jina", "tei"]
 
@@ -91,9 +90,7 @@ class ModelEntry:
     thought_tokens: int = 0  # thinking generator: tokens in addition to a step's max_tokens; identity
     cache_control: bool = False  # loader openai: mark the end of the chats' shared part; not identity
     usd_per_mtok: TokenPrice | None = None  # generator: prices of a million tokens; not identity
-    weights_gib: float = (
-        0.0  # published size of the weights, in GiB, used while the files are missing; not identity
-    )
+    weights_gib: float = 0.0  # published size of the weights, GiB, for missing files; not identity
 
     def __post_init__(self) -> None:
         sources = [n for n in SOURCES if getattr(self, n)]
@@ -102,55 +99,39 @@ class ModelEntry:
         if self.loader not in KIND:
             raise ValueError(f"loader: unknown {self.loader!r}; {did_you_mean(self.loader, KIND)}")
         if KIND[self.loader] != self.kind:
-            raise ValueError(
-                f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
-            )
+            kind = KIND[self.loader]
+            raise ValueError(f"loader {self.loader!r} is of kind {kind!r}, found kind {self.kind!r}")
         if self.digest and not (self.path or self.package):
             raise ValueError("digest: expected only with path or package; a repo has its revision")
         if self.loader in WEIGHTLESS | REMOTE and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if (self.loader in REMOTE) != bool(self.endpoint) or (self.model and not self.endpoint):
             remote = ", ".join(DIALECTS)
-            raise ValueError(
-                f"endpoint and model: expected both with loader {remote}, and neither with another"
-            )
+            raise ValueError(f"endpoint and model: expected both with loader {remote}, and neither with any")
         if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
             raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources) or 'none'}")
         if self.wheel and (self.loader != "vllm" or not WHEEL.fullmatch(self.wheel)):
-            raise ValueError(
-                f"wheel: expected NAME==VERSION --hash=sha256:HEX with loader vllm, found {self.wheel!r}"
-            )
+            expected = "expected NAME==VERSION --hash=sha256:HEX with loader vllm"
+            raise ValueError(f"wheel: {expected}, found {self.wheel!r}")
         if self.loader in ("flagembedding", "bge-m3") and not self.pooling:
             raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
         if self.pooling and self.loader not in ("flagembedding", "bge-m3"):
             raise ValueError(f"pooling: loader {self.loader!r} takes it from its folder or its server")
         if self.loader == "bge-m3" and self.pooling != "cls":
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
-        own = {
-            "max_model_len": 512,
-            "quantization": "",
-            "tensor_parallel": 1,
-            "adapters": {},
-            "chat_template_kwargs": {},
-            "engine": {},
-            "thought_tokens": 0,
-            "usd_per_mtok": None,
-        }
+        own = {"max_model_len": 512, "quantization": "", "tensor_parallel": 1, "usd_per_mtok": None}
+        own |= {"adapters": {}, "chat_template_kwargs": {}, "engine": {}, "thought_tokens": 0}
         if self.kind == "generator" and self.max_tokens != 512:
-            raise ValueError(
-                "max_tokens: expected with an embedder or reranker; a generator has max_model_len"
-            )
+            raise ValueError("max_tokens: expected with another kind; a generator has max_model_len")
         if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
             raise ValueError(f"{odd[0]}: expected only with a generator, found with a {self.kind}")
         known = DIALECTS.get(self.loader, ("openai",))
         if self.dialect not in known:
             remote = f"one of {', '.join(known)}" if self.loader in DIALECTS else "none"
-            raise ValueError(
-                f"dialect: expected {remote} with loader {self.loader!r}, found {self.dialect!r}"
-            )
-        for name, why in (("tokenizer", "; other generators have their own"), ("cache_control", "")):
+            raise ValueError(f"dialect: expected {remote} with loader {self.loader}, found {self.dialect!r}")
+        for name in ("tokenizer", "cache_control"):
             if getattr(self, name) and self.loader != "openai":
-                raise ValueError(f"{name}: expected only with loader openai{why}")
+                raise ValueError(f"{name}: expected only with loader openai")
         if self.fallback and self.kind != "tokenizer":
             raise ValueError(f"fallback: expected only with a tokenizer, found with a {self.kind}")
         self._check_common(sources)
@@ -180,5 +161,5 @@ class ModelEntry:
 
 
 def loader_id(loader: str) -> str:
-    """Names a user's loader by its path and its source's digest, for the identity of its models."""
+    """Names a user's loader by its path and the digest of its source, for the identity of models."""
     return f"{loader}@{plugins.load(loader, 'a loader of models')[1].source}"

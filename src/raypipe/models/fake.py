@@ -1,10 +1,9 @@
 """Models without weights, for tests and large trial runs.
 
-The embedder hashes a bag of words, the reranker compares two sets of words, and the tokenizer splits at white
-space. Their numbers are the same in every process and on every machine; a change of the numbers raises the
-version in `catalog.FORMULA`. The generator builds a reply from the words of its chat only. It obeys
-constraints, max_tokens and stop texts, returns faults for prompts that are too long, and counts tokens and
-cached tokens as an engine would.
+The embedder hashes a bag of words, the reranker compares two sets of words, the tokenizer splits at white
+space. Their numbers are the same in every process; a change of them raises the version in `catalog.FORMULA`.
+The generator builds a reply from the words of its chat. It obeys constraints, max_tokens and stop texts,
+returns faults for prompts that are too long, and counts tokens and cached tokens as an engine would.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ _NO_WORDS = "\x00"  # the only word of a text without words, so that its vector 
 
 @lru_cache(maxsize=1 << 16)  # holds a vocabulary; 12 MB when full
 def _hash(word: str) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
-    )
+    digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def _words(text: str) -> list[str]:
@@ -60,11 +58,8 @@ class HashEmbedder:
         out = np.zeros((len(texts), self._dim), np.float32)  # (texts, dim) float32, unit rows
         for row, text in zip(out, texts, strict=True):
             hashes = np.fromiter((_hash(w) for w in _words(text)), np.uint64)
-            np.add.at(
-                row,
-                (hashes >> np.uint64(1)) % np.uint64(self._dim),
-                1 - 2 * (hashes & np.uint64(1)).astype(np.float32),
-            )
+            buckets, signs = (hashes >> np.uint64(1)) % np.uint64(self._dim), hashes & np.uint64(1)
+            np.add.at(row, buckets, 1 - 2 * signs.astype(np.float32))
             norm = float(np.linalg.norm(row))
             if norm == 0:  # words of opposite sign cancelled out
                 row[_hash(_NO_WORDS) % self._dim] = norm = 1.0
@@ -73,7 +68,7 @@ class HashEmbedder:
 
 
 class OverlapReranker:
-    """A reranker: common distinct words over the geometric mean of both counts; 0: none, 1: equal sets."""
+    """A reranker: common distinct words over the geometric mean of both counts, 0 to 1."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         sets = {text: frozenset(_words(text)) for pair in pairs for text in pair}
@@ -104,17 +99,16 @@ class ScriptedCall:
 
 
 def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
-    """Replies with the line of the chat that shares most words with the last line. With a choice the
-    reply is the option that shares most words with the chat; with a JSON schema, the first value that it
-    allows; with a grammar, an allowed line just below the line that is most similar to the question."""
+    """Replies with the line of the chat that shares most words with the last line.
+
+    The reply to a choice is the option that shares most words with the chat; to a JSON schema, the first
+    value that it allows; to a grammar, an allowed line just below the line most similar to the question."""
     *before, last = [line for m in chat for line in m.content.splitlines() if line.strip()] or [""]
     asked = _bag(last)
     constraint = sampling.constraint
     if isinstance(constraint, Choice):
         text = " ".join(m.content for m in chat)
-        return max(
-            constraint.options, key=lambda o: (len(_bag(o) & _bag(text)), -constraint.options.index(o))
-        )
+        return max(constraint.options, key=lambda option: len(_bag(option) & _bag(text)))
     if isinstance(constraint, JsonSchema):
         return json.dumps(_instance(json.loads(constraint.text)), separators=(",", ":"))
     if isinstance(constraint, Grammar) and before:
@@ -131,8 +125,7 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
 
 
 class Scripted:
-    """A generator that replies by a script and keeps the contract of `llm.Generator`. `asked` lists the chats
-    in the order of the calls."""
+    """A generator that replies by a script; `asked` lists the chats in the order of the calls."""
 
     def __init__(
         self, script: Script = echo, adapters: Sequence[str] = (), max_model_len: int = 4096
@@ -142,11 +135,10 @@ class Scripted:
         self.asked: list[ScriptedCall] = []
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """Replies as `llm.Generator`. Raises ValueError if the script breaks the constraint."""
+        """Replies to chats. Raises ValueError if the script breaks the constraint."""
         if adapter is not None and adapter not in self._adapters:
-            raise ConfError(
-                f"scripted: no adapter named {adapter!r}; it has {', '.join(self._adapters) or 'none'}"
-            )
+            known = ", ".join(self._adapters) or "none"
+            raise ConfError(f"scripted: no adapter named {adapter!r}; it has {known}")
         self.asked += [ScriptedCall(chat, sampling, adapter) for chat in chats]
         return [self._one(chat, sampling, adapter) for chat in chats]
 
@@ -163,14 +155,15 @@ class Scripted:
             return text
         if sampling.constraint is not None and not _allowed(text, sampling.constraint):
             raise ValueError(f"the script's reply {text!r} breaks {sampling.constraint}")
-        text = text[: min((at for stop in sampling.stop if (at := text.find(stop)) >= 0), default=len(text))]
-        said = _TOKEN.findall(text)
-        kept = said[: sampling.max_tokens]
+        for stop in sampling.stop:
+            text = text.partition(stop)[0]
+        words = _TOKEN.findall(text)
+        kept = words[: sampling.max_tokens]
         if not kept:
             return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)
         return Generated(
             text="".join(kept),
-            finish="stop" if len(kept) == len(said) else "length",
+            finish="stop" if len(kept) == len(words) else "length",
             prompt_tokens=len(tokens),
             cached_tokens=cached,
             generated_tokens=len(kept),
@@ -178,7 +171,7 @@ class Scripted:
         )
 
     def _cached(self, tokens: list[str], adapter: str | None, block: int = 16) -> int:
-        """Counts tokens in leading blocks that an earlier prompt began with, as an engine's prefix cache."""
+        """Counts tokens in leading blocks that began an earlier prompt, as a prefix cache does."""
         cached = 0
         for end in range(block, len(tokens), block):
             key = (adapter, "".join(tokens[:end]))

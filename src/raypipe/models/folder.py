@@ -1,18 +1,19 @@
 """A model's folder: its place, the identity of its contents, and the files that may be read.
 
 A library loads a model through `opened`: a folder of links to the files in `READ` and to the modules of a
-sentence-transformers model. It therefore cannot reach pickled weights or remote code. A local folder's
-identity covers the files that its kind of model reads (`files_read`). This module needs no torch.
+sentence-transformers model. So it cannot reach pickled weights or remote code. A local folder's identity
+covers the files that the kind of model reads (`files_read`). This module needs no torch.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -23,28 +24,20 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.protocols import Model
 
 WEIGHTS = "model*.safetensors"
-TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-)
-SENTENCE = (  # of sentence-transformers' models; MODULE: files in the folder of each of their modules
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-)
+_TOKENIZER = """tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.txt
+    vocab.json merges.txt sentencepiece.bpe.model"""
+TOKENIZER = tuple(_TOKENIZER.split())
+SENTENCE = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 MODULE = ("config.json", "model.safetensors")
+"""Files of sentence-transformers' models: in the model's folder, and in the folder of each module."""
 MODULE_WEIGHTS = "*_*/model.safetensors"  # sentence-transformers names its modules 1_Pooling, 2_Dense, ...
 SENTENCE_LOADERS = frozenset({"sentence-transformers", "instructor", "cross-encoder"})
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
 # vLLM reads from generation_config.json which tokens end a reply.
 GENERATOR = (*READ, "chat_template.jinja", "tokenizer.model", "generation_config.json")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+OLDER_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Ending of a tensor's name in old BERT files -> the ending today."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
@@ -54,7 +47,7 @@ def matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 @lru_cache(maxsize=4096)
 def _sha256(path: str, size: int, mtime_ns: int) -> str:
-    """Hashes a file. `size` and `mtime_ns` are in the cache key: a file is read again only after a change."""
+    """Hashes a file. The cache key has `size` and `mtime_ns`, so only a changed file is read again."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
@@ -64,7 +57,7 @@ def _read(kind: str) -> tuple[str, ...]:
 
 
 def is_read(name: str, kind: str) -> bool:
-    """Returns whether some loader of this kind of model reads a repository's file of this name."""
+    """Returns whether a loader of this kind of model reads a repository's file of this name."""
     if kind in ("embedder", "reranker") and "/" in name:
         return name.rsplit("/", 1)[-1] in MODULE
     more = SENTENCE if kind in ("embedder", "reranker") else ()
@@ -72,8 +65,8 @@ def is_read(name: str, kind: str) -> bool:
 
 
 def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
-    """Returns a folder's files that are read for a kind of model, sorted by path. For a loader of
-    sentence-transformers the files of the model's modules are included."""
+    """Returns a folder's files that are read for a kind of model, sorted by path; for a loader of
+    sentence-transformers with the files of the model's modules."""
     found = matching(folder, _read(kind))
     if loader in SENTENCE_LOADERS:
         found += matching(folder, SENTENCE)
@@ -96,10 +89,7 @@ def module_folders(listed: Sequence[Any], folder: str) -> list[str]:
     for module in listed:
         kind, path = (str(module.get(k, "")) if isinstance(module, dict) else "" for k in ("type", "path"))
         if not kind.startswith("sentence_transformers."):
-            raise ConfError(
-                f"{folder}/modules.json asks for code of its own ({kind}), which is never run. Use a model "
-                f"of sentence-transformers' own modules"
-            )
+            raise ConfError(f"{folder}/modules.json asks for code of its own ({kind}), which is never run")
         if path.startswith("/") or ".." in Path(path).parts:
             raise ConfError(f"{folder}/modules.json: expected folders inside it, found {path!r}")
         found.append(path)
@@ -137,8 +127,8 @@ def snapshot(hub: Path, repo: str, revision: str) -> Path:
 
 
 def download_command(repo: str, revision: str) -> str:
-    """Returns the command that downloads a repository's weights and small files. Small files are chosen by
-    ending (.json, .txt, ...): all endings that some kind of model reads."""
+    """Returns the command that downloads a repository's weights, and its files of the endings (.json, .txt,
+    ...) that some kind of model reads."""
     names = (*GENERATOR, *SENTENCE, *MODULE)
     endings = sorted({f"*{Path(name).suffix}" for name in names if not name.endswith(".safetensors")})
     wanted = " ".join(f"--include '{p}'" for p in (*endings, WEIGHTS, MODULE_WEIGHTS))
@@ -154,30 +144,18 @@ def convert_command(folder: Path, repo: str, revision: str) -> str:
 
 def require(model: Model) -> Path:
     """Returns a model's folder after checks. Raises ModelMissing, with the command that gets the files, if
-    they are missing. Raises ConfError if they differ from the model's identity or ask for their own code."""
+    files are missing. Raises ConfError if they differ from the model's identity or ask for their own code."""
     folder = Path(model.path)
     if not folder.is_dir():
+        get = "Put the folder there, or correct the entry in models.yaml"
         if model.repo:
             get = f"Get it with: {download_command(model.repo, model.revision)}"
-        else:
-            get = "Put the folder there, or correct the entry in models.yaml"
-        raise ModelMissing(
-            f"model {model.name!r}: expected its files in {folder}, found no such folder. {get}"
-        )
-    for path in (folder / "config.json", folder / "tokenizer_config.json"):
-        if path.is_file() and "auto_map" in (tree := json_object(path)):
-            raise ConfError(
-                f"model {model.name!r}: {path} asks for code of its own (auto_map: {tree['auto_map']}), "
-                f"which is never run. Use a model whose class is in transformers"
-            )
-    if not (folder / "tokenizer.json").is_file():
-        raise ConfError(
-            f"model {model.name!r}: {folder} has no tokenizer.json. Save the tokenizer in its fast form: "
-            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+        raise ModelMissing(f"model {model.name!r}: expected files in {folder}, found no such folder. {get}")
+    names = {path.name for path in folder.iterdir()}
+    require_loadable(f"model {model.name!r}: {folder}", names, lambda name: json_or_empty(folder / name))
     if model.kind != "tokenizer":
         if not (folder / "config.json").is_file():
-            raise ConfError(f"model {model.name!r}: {folder} has no config.json, so it is no model folder")
+            raise ConfError(f"model {model.name!r}: {folder} has no config.json: it is no model's folder")
         inside = modules(folder) if model.loader in SENTENCE_LOADERS else []
         for module in ["", *(m for m in inside if m.endswith("_Dense"))]:
             _require_weights(model, folder, folder / module)
@@ -189,15 +167,31 @@ def require(model: Model) -> Path:
     if not model.weights.startswith(found):
         raise ConfError(
             f"model {model.name!r}: {folder} is not what the recipe was resolved with: expected "
-            f"{model.weights}, found {found}. Make the folder the same on every machine, or start again"
+            f"{model.weights}, found {found}. Use the same folder on every machine, or start again"
         )
     return folder
+
+
+def require_loadable(where: str, files: Container[str], tree: Callable[[str], Mapping[str, Any]]) -> None:
+    """Raises ConfError for a model that asks for code of its own, or has no tokenizer.json. `tree` returns
+    the object in a JSON file; {} if there is no such file."""
+    for name in ("config.json", "tokenizer_config.json"):
+        if "auto_map" in tree(name):
+            raise ConfError(
+                f"{where}: {name} asks for code of its own (auto_map), which is never run. Use a model whose "
+                "class is in transformers"
+            )
+    if "tokenizer.json" not in files:
+        raise ConfError(
+            f"{where}: expected tokenizer.json, found none. Save the tokenizer in its fast form: "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+        )
 
 
 def _require_bytes(model: Model, folder: Path) -> None:
     """Raises ConfError if a file in a hub snapshot was edited or truncated. The hub's cache names each file
     by its hash: SHA-256, or Git's SHA-1 for small files. Notes in the folder `.raypipe` of the model's cache
-    record size and time of checked files, which are hashed again only after a change."""
+    record size and time of checked files, so only changed files are hashed again."""
     for path in files_read(folder, model.kind, model.loader):
         file = path.resolve()
         if file.parent.name != "blobs" or not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", file.name):
@@ -213,8 +207,8 @@ def _require_bytes(model: Model, folder: Path) -> None:
         if found != file.name:
             raise ConfError(
                 f"model {model.name!r}: {path} is not what the hub has at {model.revision}: expected "
-                f"contents of digest {file.name}, found {found}. It was edited or truncated: remove {file}, "
-                f"and fetch it again: {download_command(model.repo, model.revision)}"
+                f"contents of digest {file.name}, found {found}. Remove {file}, then: "
+                f"{download_command(model.repo, model.revision)}"
             )
         with suppress(OSError):  # in a read-only cache each process checks again
             note.parent.mkdir(exist_ok=True)
@@ -226,55 +220,50 @@ def _require_weights(model: Model, folder: Path, inside: Path) -> None:
     if inside.is_dir() and matching(inside, (WEIGHTS,)):
         return
     pickles = ", ".join(p.name for p in matching(inside, PICKLES)) if inside.is_dir() else ""
-    found = (
-        f"pickled weights only ({pickles}), which can run code when they are opened" if pickles else "none"
-    )
+    found = f"pickled weights only ({pickles}), which can run code" if pickles else "none"
     raise ModelMissing(
-        f"model {model.name!r}: expected weights in {inside}/model.safetensors, found {found}. If there are "
-        f"only pickles, convert them once, with an unpickler that loads only tensors: "
-        f"{convert_command(folder, '' if pickles else model.repo, model.revision)}"
+        f"model {model.name!r}: expected {inside}/model.safetensors, found {found}. Convert "
+        f"pickles once: {convert_command(folder, '' if pickles else model.repo, model.revision)}"
     )
 
 
 def _require_shape(model: Model, folder: Path) -> None:
-    """Raises ConfError if an embedder's folder and entry disagree: on dim or pooling, or because the folder
-    has a prompt for queries or passages and the entry has no instruction."""
+    """Raises ConfError if an embedder's folder and entry disagree on dim or pooling, or if the folder has a
+    prompt for queries or passages and the entry has no instruction."""
     if model.kind != "embedder":
         return
     found = pooling_of(folder)
     if model.pooling and found and found != [model.pooling]:
         raise ConfError(
-            f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools by "
-            f"{' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
+            f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools "
+            f"by {' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
         )
     if model.loader in SENTENCE_LOADERS:  # the library reads prompts and width itself
         return
-    said = folder / "config_sentence_transformers.json"
-    prompts = json_object(said).get("prompts") or {} if said.is_file() else {}
+    prompts = json_or_empty(folder / "config_sentence_transformers.json").get("prompts") or {}
     given = {"query": model.query_instruction, "passage": model.passage_instruction}
     for name, role in (("query", "query"), ("document", "passage"), ("passage", "passage")):
         if prompts.get(name) and not given[role]:
             raise ConfError(
-                f"model {model.name!r}: its folder puts {prompts[name]!r} before a {role}, but its entry "
-                f"nothing. Add {role}_instruction to the entry, or use loader sentence-transformers"
+                f"model {model.name!r}: its folder puts {prompts[name]!r} before a {role}, but its "
+                f"entry nothing. Add {role}_instruction to the entry, or use loader sentence-transformers"
             )
     width = json_object(folder / "config.json").get("hidden_size")
     if isinstance(width, int) and width != model.dim:
         raise ConfError(
-            f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}. Correct "
-            f"the entry, or use a folder of that model"
+            f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}"
         )
 
 
 def pooling_of(folder: Path) -> list[str]:
     """Returns the ways in which a sentence-transformers model pools, as `poolings`; [] if unknown."""
     pooled = next((folder / p / "config.json" for p in modules(folder) if p.endswith("_Pooling")), None)
-    return poolings(json_object(pooled)) if pooled is not None and pooled.is_file() else []
+    return poolings(json_or_empty(pooled)) if pooled is not None else []
 
 
 def json_object(path: Path, kind: type = dict) -> Any:
-    """Reads a JSON file whose value must be of type `kind`: dict or list. Raises ModelMissing if there is no
-    file, and ConfError if its content is not JSON or of another type."""
+    """Reads a JSON file whose value must be of type `kind`: dict or list. Raises ModelMissing for a missing
+    file, and ConfError for other content."""
     if not path.is_file():
         raise ModelMissing(f"{path.parent}: expected {path.name}, found none. Fetch the folder again")
     try:
@@ -282,11 +271,22 @@ def json_object(path: Path, kind: type = dict) -> Any:
     except ValueError as e:
         raise ConfError(f"{path}: not valid JSON: {e}. Fetch the folder again") from e
     if not isinstance(tree, kind):
-        what = "object" if kind is dict else "list"
         raise ConfError(
-            f"{path}: expected a JSON {what}, found {type(tree).__name__}. Fetch the folder again"
+            f"{path}: expected a JSON {kind.__name__}, found {type(tree).__name__}. Fetch the folder again"
         )
     return tree
+
+
+def json_or_empty(path: Path) -> dict[str, Any]:
+    """Reads a JSON object; returns {} if there is no file. Raises ConfError for other content."""
+    tree: dict[str, Any] = json_object(path) if path.is_file() else {}
+    return tree
+
+
+def package_folder(package: str) -> Path | None:
+    """Returns the folder of an installed Python package without importing it; None: not installed."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,18 +1,17 @@
-"""Checks of a vLLM model's files before its engine starts, in addition to the checks of `folder.require`.
+"""Checks of a vLLM model's files before its engine starts, in addition to `folder.require`.
 
-The checks require complete weights, a chat template, a max_model_len that fits, and adapters of this very
-model. All run before an engine process exists, so that a mistake fails immediately and names its remedy. vLLM
-loads most broken adapters silently. With a wrong prefix of its tensors' names an adapter has no effect. With
-an adapter that was trained on another base, replies are nonsense. Values that are not finite ruin later
-replies of other adapters and of the base (measured with vLLM 0.32, two runs of two). `marks_of` and
-`harmless` keep the marks of a chat template out of message texts, for serving and training. The module reads
-files and imports no model library.
+They require complete weights, a chat template, a max_model_len that fits, and adapters of this very model.
+All run before an engine process exists, so that a mistake fails immediately and names its remedy. vLLM loads
+most broken adapters silently. With a wrong prefix of its tensors' names an adapter has no effect. With an
+adapter that was trained on another base, replies are nonsense. Values that are not finite ruin later replies
+of other adapters and of the base (measured with vLLM 0.32, two runs of two). `marks_of` and `escape_marks`
+keep the marks of a chat template out of message texts, for serving and training.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,16 +28,9 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's max_lora_rank
 INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Names of LoRA initialisations that keep the base's weights, as vLLM's PEFTHelper lists them. Other
 initialisations, such as pissa, change the base."""
-UNSUPPORTED = (
-    "use_dora",
-    "lora_bias",
-    "modules_to_save",
-    "alora_invocation_tokens",
-    "layer_replication",
-    "use_bdlora",
-    "use_qalora",
-    "trainable_token_indices",
-)
+_UNSUPPORTED = """use_dora lora_bias modules_to_save alora_invocation_tokens layer_replication use_bdlora
+    use_qalora trainable_token_indices"""
+UNSUPPORTED = tuple(_UNSUPPORTED.split())
 """Fields of adapter_config.json that vLLM cannot serve: they need more than a pair of factors per weight."""
 FLOATS: Mapping[str, tuple[str, int]] = {
     "F32": ("<u4", 0x7F800000),
@@ -59,11 +51,8 @@ def max_rank(config: Mapping[str, Any]) -> int:
 
 
 def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> None:
-    """Checks an adapter's files. Raises ModelMissing if files are missing, and ConfError if an engine would
-    refuse the adapter, or would load it and give wrong replies.
-
-    `base`: folder of the base model. `weights`: identity of the base model; "": unknown.
-    """
+    """Raises ModelMissing for missing files, and ConfError for an adapter that an engine would refuse or
+    answer wrongly with. `base`, `weights`: folder and identity of the base model; "": unknown."""
     where = f"adapter {name!r}: {folder}"
     if not folder.is_dir():
         raise ModelMissing(f"{where}: no such folder. Put the adapter there, or correct its path")
@@ -71,16 +60,14 @@ def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> Non
     file = folder / ADAPTER[1]
     if not file.is_file():
         raise ModelMissing(
-            f"{where}: expected adapter_model.safetensors, found none (pickles are never opened). Save it "
-            f"with safe_serialization=True"
+            f"{where}: expected {ADAPTER[1]}, found none (pickles are never opened). Save it with "
+            "safe_serialization=True"
         )
     _check_config(where, config)
     tensors = headers(file)
     named = str(config.get("base_model_name_or_path") or "")  # counts only as a digest or commit
     if weights and _PINNED.fullmatch(named) and not weights.startswith(named):
-        raise ConfError(
-            f"{where}: expected an adapter of {weights}, found one that was trained on {named}. {_AGAIN}"
-        )
+        raise ConfError(f"{where}: expected an adapter of {weights}, found one trained on {named}. {_AGAIN}")
     pairs = _pairs(where, tensors)
     _check_modules(where, config, pairs, folder_headers(base), base)
     _check_finite(where, file, tensors)
@@ -99,14 +86,12 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
     if config.get("bias", "none") != "none":
         raise ConfError(f"{where}: expected bias none, found {config['bias']!r}, which vLLM does not serve")
     if odd := [f for f in UNSUPPORTED if config.get(f)]:
-        raise ConfError(
-            f"{where}: {odd[0]} is set in {ADAPTER[0]}: expected a plain LoRA, which is all that vLLM serves"
-        )
+        raise ConfError(f"{where}: expected a plain LoRA, as vLLM serves, found {odd[0]} in {ADAPTER[0]}")
     init = config.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in INITS:
         raise ConfError(
-            f"{where}: init_lora_weights {init!r} changes the base's weights, but they are served "
-            f"unchanged. Convert it to a plain LoRA (PEFT's path_initial_model_for_weight_conversion)"
+            f"{where}: init_lora_weights {init!r} changes the base's weights. Convert it to a plain LoRA "
+            "(PEFT's path_initial_model_for_weight_conversion)"
         )
 
 
@@ -123,10 +108,10 @@ def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[st
     if not pairs:
         raise ConfError(f"{where}: expected pairs of lora_A and lora_B, found no tensor at all")
     if lone := sorted(m for m, pair in pairs.items() if len(pair) < 2):
-        has, lacks = ("A", "B") if "A" in pairs[lone[0]] else ("B", "A")
+        [factor] = pairs[lone[0]]
         raise ConfError(
-            f"{where}: expected lora_A and lora_B of each module, found lora_{has} of {lone[0]} without "
-            f"lora_{lacks}. The file is incomplete: save it again"
+            f"{where}: expected lora_A and lora_B of {lone[0]}, found only lora_{factor}. The file is "
+            "incomplete: save it again"
         )
     return pairs
 
@@ -138,10 +123,9 @@ def _check_modules(
     weights: Mapping[str, TensorHeader],
     base: Path,
 ) -> None:
-    """Checks an adapter's modules. Raises ConfError if one is not in the base, if its shapes or its rank do
-    not fit, or if `target_modules` of the config names other modules."""
-    # Module of the base -> shape of its matrix, [outputs, inputs]; None: packed weights (4-bit), whose tensor
-    # has another shape.
+    """Raises ConfError if a module of an adapter is not in the base, if its shapes or its rank do not fit, or
+    if `target_modules` of the config names other modules."""
+    # Module of the base -> [outputs, inputs] of its matrix; None: packed weights, whose tensor differs.
     modules: dict[str, tuple[int, int] | None] = {}
     for name, tensor in weights.items():
         of, _, last = name.rpartition(".")
@@ -152,8 +136,8 @@ def _check_modules(
             modules.setdefault(of, None)
     if strange := sorted(pairs.keys() - modules.keys()):
         raise ConfError(
-            f"{where}: expected modules of {base}, found {strange[0]} and {len(strange) - 1} more that it "
-            f"lacks: the adapter is of another model, or its names have another prefix. {_AGAIN}"
+            f"{where}: expected modules of {base}, found {strange[0]} and {len(strange) - 1} more: another "
+            f"model, or another prefix of names. {_AGAIN}"
         )
     for module, pair in sorted(pairs.items()):
         ranks = (config.get("rank_pattern") or {}).items()  # PEFT uses the first pattern that ends the name
@@ -163,22 +147,22 @@ def _check_modules(
         if len(a) != 2 or len(b) != 2 or a[0] != b[1] or a[0] != rank:
             raise ConfError(
                 f"{where}: {module}: expected factors of rank {rank}, as {ADAPTER[0]} says, found shapes "
-                f"{list(a)} and {list(b)}: another rank would scale the adapter differently"
+                f"{list(a)} and {list(b)}: save both again"
             )
         wanted = modules[module]
         if wanted is not None and (b[0], a[1]) != wanted:
             raise ConfError(
                 f"{where}: {module}: expected factors of a matrix of {list(wanted)}, as in {base}, found "
-                f"{[b[0], a[1]]}: the adapter is of another model. {_AGAIN}"
+                f"{[b[0], a[1]]}: it is of another model. {_AGAIN}"
             )
-    _check_targets(where, config, pairs.keys(), modules)
+    _check_targets(where, config, set(pairs), modules)
 
 
 def _check_targets(
-    where: str, config: Mapping[str, Any], pairs: Iterable[str], modules: Mapping[str, object]
+    where: str, config: Mapping[str, Any], found: set[str], modules: Mapping[str, object]
 ) -> None:
     """Raises ConfError unless the adapter has tensors for exactly the modules that its config targets."""
-    targets, found = config["target_modules"], set(pairs)
+    targets = config["target_modules"]
     if targets == "all-linear":
         return
     if isinstance(targets, str):
@@ -186,36 +170,30 @@ def _check_targets(
     else:
         meant = {m for m in modules if any(m == t or m.endswith(f".{t}") for t in targets)}
     if more := sorted(found - meant):
-        raise ConfError(
-            f"{where}: target_modules of {ADAPTER[0]} do not name {more[0]}, but it has weights: the "
-            "two files do not match. Save both again"
-        )
+        raise ConfError(f"{where}: target_modules of {ADAPTER[0]} do not name {more[0]}. Save both again")
     part = any(config.get(f) for f in ("layers_to_transform", "exclude_modules"))
     if not part and (lacking := sorted(meant - found)):
         raise ConfError(
             f"{where}: expected weights of each module in target_modules, found none of {lacking[0]} and "
-            f"{len(lacking) - 1} more: the file is incomplete, or is of a smaller model"
+            f"{len(lacking) - 1} more. {_AGAIN}"
         )
 
 
 def _check_finite(where: str, file: Path, tensors: Mapping[str, TensorHeader]) -> None:
     if unknown := [n for n, t in tensors.items() if t.dtype not in FLOATS]:
-        raise ConfError(
-            f"{where}: expected tensors of {', '.join(FLOATS)}, found {tensors[unknown[0]].dtype} of "
-            f"{unknown[0]}. Save it again in one of these"
-        )
+        found = f"{tensors[unknown[0]].dtype} of {unknown[0]}"
+        raise ConfError(f"{where}: expected tensors of {', '.join(FLOATS)}, found {found}. Save it again")
     stat = file.stat()
     if odd := _not_finite(str(file), stat.st_size, stat.st_mtime_ns):
         raise ConfError(
-            f"{where}: {odd} has values that are not finite, which would ruin replies of the base and of "
-            f"other adapters in the same engine. Its training diverged: use an earlier checkpoint"
+            f"{where}: {odd} has values that are not finite: training diverged. Use an earlier checkpoint"
         )
 
 
 @lru_cache(maxsize=64)
 def _not_finite(path: str, size: int, mtime_ns: int) -> str:
-    """Returns the name of the first tensor with a value that is not finite; "": none. `size` and `mtime_ns`
-    are part of the cache key, so a file is read again only after a change."""
+    """Returns the name of the first tensor with a value that is not finite; "": none. The cache key has
+    `size` and `mtime_ns`, so only a changed file is read again."""
     if not size:
         return ""
     data = np.memmap(path, dtype=np.uint8, mode="r")
@@ -234,7 +212,7 @@ TEMPLATE = "chat_template.jinja"
 
 
 def check(model: Model) -> None:
-    """Checks a vLLM model's files. Raises ModelMissing if one is missing, and ConfError if one is wrong."""
+    """Raises ModelMissing or ConfError if files of a vLLM model are missing or wrong."""
     place = folder.require(model)
     if (place / INDEX).is_file():
         named = set(json_object(place / INDEX).get("weight_map", {}).values())
@@ -245,19 +223,17 @@ def check(model: Model) -> None:
     if not (place / TEMPLATE).is_file() and not json_object(place / "tokenizer_config.json").get(
         "chat_template"
     ):
-        mend = f"Use the model's chat or instruct version, or put the template of its family in {TEMPLATE}"
+        remedy = f"Use its chat or instruct version, or put the template of its family in {TEMPLATE}"
         if model.repo:
-            mend = f"Fetch it again: {folder.download_command(model.repo, model.revision)}. {mend}"
-        raise ConfError(
-            f"{place}: its tokenizer has no chat template, so the format of its prompts is unknown. {mend}"
-        )
+            remedy = f"Fetch it again: {folder.download_command(model.repo, model.revision)}. {remedy}"
+        raise ConfError(f"{place}: its tokenizer has no chat template. {remedy}")
     _check_length(model, place)
     for name, adapter in model.adapter_folders().items():
         check_adapter(name, Path(adapter), place, model.weights)
 
 
 def rank(model: Model) -> int:
-    """Returns the smallest `max_lora_rank` of vLLM that is enough for every adapter of a model."""
+    """Returns vLLM's smallest `max_lora_rank` that is enough for every adapter of a model."""
     most = max(max_rank(json_object(Path(path) / ADAPTER[0])) for path in model.adapter_paths)
     return next(rank for rank in RANKS if rank >= most)
 
@@ -269,24 +245,19 @@ def _check_length(model: Model, place: Path) -> None:
     most = text.get("max_position_embeddings")
     stretched = "factor" in (text.get("rope_parameters") or text.get("rope_scaling") or {})
     if isinstance(most, int) and model.max_model_len > most and not stretched:
-        raise ConfError(
-            f"{place}: max_model_len: the model was made for {most} tokens, found {model.max_model_len}. "
-            f"Lower it to {most}, or take a model that holds more"
-        )
+        raise ConfError(f"{place}: max_model_len: expected at most {most}, found {model.max_model_len}")
 
 
 def marks_of(tokenizer: Any) -> re.Pattern[str]:
-    """Returns a pattern of the special tokens that a transformers tokenizer recognises in text: ends of
-    turns, roles."""
+    """Compiles a pattern of the special tokens that a transformers tokenizer recognises in text."""
     marks = sorted({*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, marks)) or r"(?!)")
 
 
-def harmless(marks: re.Pattern[str], content: str) -> str:
-    """Inserts a space after the first character of each mark in a message. No page or question can then forge
-    a turn.
+def escape_marks(marks: re.Pattern[str], content: str) -> str:
+    """Inserts a space after the first character of each mark, so that no page or question forges a turn.
 
-    >>> harmless(re.compile("<.end.>"), "so <|end|> it")
+    >>> escape_marks(re.compile("<.end.>"), "so <|end|> it")
     'so < |end|> it'
     """
     while found := marks.search(content):

@@ -1,5 +1,4 @@
-"""Wrappers of generators. `routed` spreads chats over equal engines; `proven` checks who is to blame for a
-refusal.
+"""Wrappers of generators: `routed` spreads chats over equal engines, `proven` checks refusals.
 
 An engine caches the keys and values of prompts, so chats that begin alike are sent to the same engine. The
 engine is chosen by rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and
@@ -7,8 +6,6 @@ Zadimoghaddam 2018): no engine gets more than a fixed factor of the mean load.
 
 A server may refuse every chat, because of an unknown field or a reached limit. A refusal is therefore blamed
 on its chat only if the model then accepts a one-word chat with the same sampling.
-
-The module depends only on the contract `llm.Generator`, not on an engine, a model or an HTTP client.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -25,9 +23,9 @@ from raypipe.core.llm import Chat, Chats, Generated, Generator, Message, Replies
 from raypipe.core.records import Fault
 
 HEADS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Prefix lengths, in characters of the first user message, that may identify its context. 2,048 characters
-are about 500 tokens, 32 of vLLM's blocks. The lengths are fixed, so that questions of different lengths about
-one context share at least one prefix."""
+"""Lengths, in characters of the first user message, of the prefixes that may identify its context. 2,048
+characters are about 500 tokens, 32 of vLLM's blocks. The lengths are fixed, so that questions of different
+lengths about one context share at least one prefix."""
 
 TAIL = 0.3  # share of a message at its end that may be the question, so it does not identify the context
 
@@ -43,7 +41,7 @@ class EngineGone(Exception):
 
 def prefixes(chat: Chat) -> tuple[str, str]:
     """Returns two prefixes of the first user message, the longer first. Chats about the same evidence share
-    both prefixes, or at least the shorter one if their questions differ in length."""
+    both, or at least the shorter prefix if the questions differ in length."""
     text = next((m.content for m in chat if m.role == "user"), "")
     fitting = [h for h in HEADS if h <= (1 - TAIL) * len(text)]
     long, short = (fitting[-1], fitting[-2]) if len(fitting) > 1 else (len(text), len(text))
@@ -60,27 +58,23 @@ class Router:
     """Router of one process's chats to engines 0, 1, ... `engines` - 1. Not thread-safe."""
 
     def __init__(self, engines: int) -> None:
-        self._in_flight = [0] * engines
+        self.in_flight = [0] * engines  # chats in each engine
         self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
     def choose(self, chats: Chats, among: Sequence[int] | None = None) -> list[int]:
         """Chooses an engine for each chat. The chat counts as in flight there until `done` is called.
         `among`: the engines that accept chats now; None: all."""
-        up = range(len(self._in_flight)) if among is None else among
+        up = range(len(self.in_flight)) if among is None else among
         return [self._one(tuple(_key(text) for text in prefixes(chat)), up) for chat in chats]
 
     def done(self, engine: int, chats: int) -> None:
-        self._in_flight[engine] -= chats
-
-    @property
-    def in_flight(self) -> tuple[int, ...]:
-        return tuple(self._in_flight)
+        self.in_flight[engine] -= chats
 
     def _one(self, keys: tuple[bytes, ...], up: Sequence[int]) -> int:
-        mean = (sum(self._in_flight[engine] for engine in up) + 1) / len(up)
+        mean = (sum(self.in_flight[engine] for engine in up) + 1) / len(up)
         homes = [home for key in keys if (home := self._homes.get(key)) and home.engine in up]
         known = [home for home in homes if home.chats < COMMON]
-        if known and self._in_flight[known[0].engine] + 1 <= math.ceil(BEHIND * mean):
+        if known and self.in_flight[known[0].engine] + 1 <= math.ceil(BEHIND * mean):
             chosen = known[0].engine
         else:
             chosen = self._first_with_room(keys[0], math.ceil(SPREAD * mean), up)
@@ -90,20 +84,20 @@ class Router:
             self._homes.move_to_end(key)
             if len(self._homes) > KEPT:
                 self._homes.popitem(last=False)
-        self._in_flight[chosen] += 1
+        self.in_flight[chosen] += 1
         return chosen
 
     def _first_with_room(self, key: bytes, most: int, up: Sequence[int]) -> int:
-        """Returns the first engine, in the key's hash order, with room for a chat. At least one engine always
-        has room. For a prefix of `COMMON` chats the least loaded engine is returned."""
+        """Returns the first engine with room for a chat, in the key's hash order; at least one has room. For
+        a prefix of `COMMON` chats, returns the least loaded engine."""
 
         def rank(engine: int) -> bytes:
             return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
 
         order = sorted(up, key=rank)
         if (home := self._homes.get(key)) and home.chats >= COMMON:
-            order.sort(key=lambda engine: self._in_flight[engine])
-        return next(engine for engine in order if self._in_flight[engine] + 1 <= most)
+            order.sort(key=lambda engine: self.in_flight[engine])
+        return next(engine for engine in order if self.in_flight[engine] + 1 <= most)
 
 
 def _key(text: str) -> bytes:
@@ -112,19 +106,19 @@ def _key(text: str) -> bytes:
 
 def routed(
     engines: Sequence[Generator],
-    passing: Sequence[Generator] = (),
+    joining: Sequence[Generator] = (),
     up: Callable[[], Sequence[int]] = lambda: (),
 ) -> Generator:
-    """Combines equal engines into one generator. It prefers the engine that has cached a chat's prefix.
+    """Combines equal engines into one generator, which prefers the engine that has cached a chat's prefix.
 
-    `engines`: permanent engines. `passing`: engines that join and leave. `up`: returns the numbers of the
-    passing engines that accept chats now. If a passing engine raises EngineGone, its chats are sent to the
+    `engines`: permanent engines. `joining`: engines that join and leave. `up`: returns the indices of the
+    joining engines that accept chats now. If a joining engine raises EngineGone, its chats are sent to the
     permanent engines. Replies keep the chats' order. Use the generator on one event loop."""
-    router, every = Router(len(engines) + len(passing)), [*engines, *passing]
-    stay = range(len(engines))
+    router, every = Router(len(engines) + len(joining)), [*engines, *joining]
+    permanent = range(len(engines))
 
     async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        return await shared(chats, sampling, adapter, [*stay, *(len(engines) + n for n in up())])
+        return await shared(chats, sampling, adapter, [*permanent, *(len(engines) + n for n in up())])
 
     async def shared(chats: Chats, sampling: Sampling, adapter: str | None, among: Sequence[int]) -> Replies:
         rows: dict[int, list[int]] = {}
@@ -133,16 +127,15 @@ def routed(
         replies: dict[int, Generated | Fault] = {}
 
         async def one(engine: int, mine: list[int]) -> None:
-            sent, found = [chats[row] for row in mine], None
+            sent, answered = [chats[row] for row in mine], None
             try:
-                found = await every[engine](sent, sampling, adapter)
-            except EngineGone:
-                pass  # its chats are sent again below
+                with suppress(EngineGone):
+                    answered = await every[engine](sent, sampling, adapter)
             finally:
                 router.done(engine, len(mine))
-            if found is None:
-                found = await shared(sent, sampling, adapter, stay)
-            replies.update(zip(mine, found, strict=True))
+            if answered is None:
+                answered = await shared(sent, sampling, adapter, permanent)
+            replies.update(zip(mine, answered, strict=True))
 
         await asyncio.gather(*(one(engine, mine) for engine, mine in rows.items()))
         return [replies[row] for row in range(len(chats))]
@@ -152,10 +145,7 @@ def routed(
 
 REFUSED = "refused"  # reason of a fault: the model or its server refuses the request
 READY = (Message("user", "ready"),)
-OF_ALL = (
-    "; a chat of one word is refused, too, so no row is to blame. Correct the model's entry or the step's "
-    "fields, or name another model"
-)
+OF_ALL = "; one-word chats are refused, too: correct the model's entry or the step's fields"
 
 
 def proven(generate: Generator) -> Generator:

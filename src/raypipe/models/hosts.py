@@ -1,7 +1,7 @@
-"""Hosts of models, as a cluster file names them: the backend, limits of an engine, and addresses of servers.
+"""Hosts of models, as a cluster file names them: backend, limits of an engine, addresses of servers.
 
 Nothing here is part of a digest, so a change recomputes nothing. `masked` and `shown` keep keys out of
-messages. The module sends no request and imports no model library.
+messages.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from raypipe.core.protocols import Model
 from raypipe.models.entry import LLM
 
 Backend: TypeAlias = Literal["flagembedding", "transformers"]
-"""Code that runs embedders and rerankers. flagembedding: the library's own classes. transformers: texts
-sorted by length, in batches of a token budget (`models.encoder`)."""
+"""Code that runs embedders and rerankers: the classes of FlagEmbedding, or those of `models.encoder`."""
 
 SHOWN = 200  # characters of a server's answer that a message quotes
 
@@ -63,14 +62,9 @@ class EndpointAddress:
             if "@" in place.netloc:
                 raise ConfError("url: it has a name or password in it, which logs would show; use a key")
         if " " in self.key or not (self.key.isascii() and self.key.isprintable()):
-            raise ConfError(
-                f"{self.url}: the key has white space, a line end or other characters that no key has. Set "
-                f"its environment variable again, without them"
-            )
+            raise ConfError(f"{self.url}: the key has white space or odd characters. Set its variable again")
         if self.batch and len(self.urls) > 1:
-            raise ConfError(
-                f"{self.url}: batch: expected one address, which stores its batches, found several"
-            )
+            raise ConfError(f"{self.url}: batch: expected one address, found several")
         for name in ("concurrency", "per_minute", "tokens_per_minute", "timeout_s", "tries"):
             if not getattr(self, name) > 0:
                 raise ConfError(f"{self.url}: {name}: expected a number above 0, found {getattr(self, name)}")
@@ -85,8 +79,8 @@ class EndpointAddress:
 
 
 def masked(text: str, key: str) -> str:
-    """Replaces a key in a text by ***, and also its forms escaped by JSON, Python or a URL. Mask a server's
-    answer before cutting it; otherwise the beginning of a key could remain at the cut."""
+    """Replaces a key in a text by ***, also its forms escaped by JSON, Python or a URL. Mask a text before
+    you cut it: the beginning of a key could remain at the cut."""
     forms = {key}
     for _ in range(2):  # escaped twice if a gateway quotes a server's error in its own
         for form in list(forms):
@@ -104,10 +98,10 @@ def shown(answer: str, key: str) -> str:
 def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> EndpointAddress:
     """Returns a model's address. Raises ConfError if the cluster file lacks the endpoint."""
     if (at := endpoints.get(model.path)) is None:
+        option = ", or give --llm URL#MODEL" if model.path == LLM else ""
         raise ConfError(
             f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
-            f"{', '.join(endpoints) or 'none'}. Put its url, and the name of its key's variable, under "
-            f"`endpoints` there{', or give --llm URL#MODEL' if model.path == LLM else ''}"
+            f"{', '.join(endpoints) or 'none'}. Add its url and key_env under `endpoints` there{option}"
         )
     return at
 
@@ -121,22 +115,18 @@ class ServedModel:
 
     @classmethod
     def parse(cls, text: str, option: str) -> ServedModel:
-        """Parses `URL#MODEL`. Raises ConfError, naming the option, for any other text. A URL with a name or
-        password is refused, since logs would show it."""
+        """Parses `URL#MODEL`. Raises ConfError, which names the option, for any other text, and for a URL
+        with a name or password, since logs would show it."""
         url, _, model = text.partition("#")
         expected = f"{option}: expected URL#MODEL, such as http://127.0.0.1:8000/v1#Qwen/Qwen3-8B"
         host = url.partition("://")[2].partition("/")[0]
         if "@" in host:
-            raise ConfError(
-                f"{expected}; the address has a name or password in it. Put the key in the environment "
-                f"variable {' or '.join(KEY_VARIABLES.values())}"
-            )
+            variables = " or ".join(KEY_VARIABLES.values())
+            raise ConfError(f"{expected}; found a name or password in it. Put the key in ${variables}")
         if not url.startswith(("http://", "https://")) or not host or "?" in url:
             raise ConfError(f"{expected}; found the address {url!r}")
         if not model.strip():
-            raise ConfError(
-                f"{expected}; found no model. `curl {url.rstrip('/')}/models` lists what is served"
-            )
+            raise ConfError(f"{expected}; found no model. `curl {url.rstrip('/')}/models` lists them")
         return cls(url.rstrip("/"), model)
 
 

@@ -1,8 +1,8 @@
 """The kit of one process, through which steps reach models, engines and the index.
 
-The kit loads each model once. Models compute in a worker thread of the kit, which keeps the event loop free.
-There is one such thread, since two models at the same time would compete for the same cores or device.
-Importing this module imports no model library.
+The kit loads each model once. Models compute in one worker thread of the kit, which keeps the event loop
+free; two models at the same time would compete for the same cores or device. Importing this module imports no
+model library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raypipe.core.bounded_rows import batches
 from raypipe.core.digests import own_identity, stable
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.index import Index
-from raypipe.core.llm import Chat, Generator, Message, ReplyPieces, Sampling
+from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.progress import IN_HAND, SharedClock
 from raypipe.core.protocols import Embed, Kit, Model, ModelKind, Role, Score, Tokenize
@@ -33,7 +33,7 @@ from raypipe.models.device import SharedEncoders, computing, loading
 from raypipe.models.engine import OwnEngine
 from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.fake import Scripted
-from raypipe.models.generators import proven, routed
+from raypipe.models.generators import READY, proven, routed
 from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
 from raypipe.models.token_arrays import TokenArray
 
@@ -52,16 +52,15 @@ class LocalKit:
     """Embedders, rerankers, generators, tokenizers and an index in this process.
 
     `backend`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: torch's choice) decide
-    where and how fast models run, never the results. A model is loaded on first use. When a step is opened,
-    the kit checks that the step's models have their files; a vLLM engine's files are checked with it.
+    where and how fast models run, never the results. A model is loaded on first use, but its files are
+    checked when a step is opened; files of a vLLM model, when the engine starts.
 
-    `engines`: permanent engines that a job started, model identity -> names. `passing`: engines that join and
-    leave while the job runs, in the same form. If `engines` is None, this process starts a vLLM engine of its
-    own within `engine_limits` on first use; use such a kit on one event loop, and `await close()` it. If this
-    engine dies, its calls end in transient faults and the next call starts another. In a call with one chat,
-    such an engine sends each piece of the reply to `sink`. `process` names the process in reports. `clock`
-    (seconds) times calls of graphs and the loading of models; `spent` times the work of the kit and its
-    copies.
+    `engines`: names of the permanent engines that a job started, by model identity. `joining`: names of the
+    engines that join and leave while the job runs. If `engines` is None, the first use of a vLLM model starts
+    an engine in this process, within `engine_limits`; use such a kit on one event loop, and close it. This
+    engine sends each piece of a reply to `sink`, in a call with one chat. `process` names the process in
+    reports. `clock` (seconds) times calls of graphs and the loading of models; `spent` times the work of the
+    kit and its copies.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class LocalKit:
         threads: int | None = None,
         *,
         engines: Mapping[str, Sequence[str]] | None = None,
-        passing: Mapping[str, Sequence[str]] | None = None,
+        joining: Mapping[str, Sequence[str]] | None = None,
         endpoints: Mapping[str, EndpointAddress] | None = None,
         engine_limits: EngineLimits | None = None,
         sink: Callable[[str], None] | None = None,
@@ -80,7 +79,7 @@ class LocalKit:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._index, self._backend, self._device, self._threads = index, backend, device, threads
-        self._engines, self._passing = engines, passing or {}
+        self._engines, self._joining = engines, joining or {}
         self.endpoints = endpoints or {}
         self._engine_limits = engine_limits or EngineLimits()
         self._sink, self._clock, self.process, self.spent = sink, clock, process, SharedClock()
@@ -102,7 +101,7 @@ class LocalKit:
         return other
 
     def with_sink(self, sink: Callable[[str], None]) -> LocalKit:
-        """Returns this kit unchanged: its engine sends pieces only to the sink that the kit was made with."""
+        """Returns this kit: its engine sends pieces only to the sink that the kit was made with."""
         return self
 
     def embedder(self, model: Model) -> Embed:
@@ -113,17 +112,17 @@ class LocalKit:
                 return np.zeros((0, model.dim), np.float32)
             here = self._device == "cpu" and model.loader not in REMOTE
             vectors = []
-            for some in batches(texts, CPU_TEXTS if here else len(texts)):
-                vectors.append(await self._compute(model, methodcaller("embed", some, role)))
+            for batch in batches(texts, CPU_TEXTS if here else len(texts)):
+                vectors.append(await self._compute(model, methodcaller("embed", batch, role)))
                 if here:
-                    IN_HAND.add(len(some))
+                    IN_HAND.add(len(batch))
             return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
         return embed
 
     async def embed_tokens(self, model: Model, tokens: Sequence[TokenArray]) -> np.ndarray:
         """Embeds texts that another process tokenized (`token_arrays.takes_tokens`), as `embedder` does."""
-        return await self._compute(model, lambda m: m.embed_tokens(tokens))
+        return await self._compute(model, methodcaller("embed_tokens", tokens))
 
     def reranker(self, model: Model) -> Score:
         self._require(model, "reranker")
@@ -131,7 +130,7 @@ class LocalKit:
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             if not pairs:
                 return np.zeros(0, np.float32)
-            return await self._compute(model, lambda m: m.score(pairs))
+            return await self._compute(model, methodcaller("score", pairs))
 
         return score
 
@@ -144,8 +143,9 @@ class LocalKit:
 
     def _require(self, model: Model, kind: ModelKind) -> None:
         if model.kind != kind:
-            found = f"{model.kind!r} (loader {model.loader!r})"
-            raise ConfError(f"model {model.name!r}: expected kind {kind!r}, found {found}")
+            raise ConfError(
+                f"model {model.name!r}: expected kind {kind!r}, found {model.kind!r} of loader {model.loader}"
+            )
         if kind != "generator":
             load.present(model)
 
@@ -156,30 +156,28 @@ class LocalKit:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the kit's own engines and its connections. The end of `async with` calls it."""
+        """Closes the kit's own engines and its connections, as the end of `async with` does."""
         while self._closing_models:
             await self._closing_models.popitem()[1]()
         while self._closing_data:
             await self._closing_data.pop()()
 
     async def keep(self, models: Iterable[Model]) -> None:
-        """Closes all models except `models`, with their weights, engines, connections and tokenizers. A
-        closed model is loaded again when it is next used."""
+        """Closes all models except `models`: weights, engines, connections and tokenizers. The next use of a
+        closed model loads it again."""
         kept = {_key(m) for m in models}
         opened: tuple[dict[Model, Any], ...] = self._generators, self._own, self._tokenizers, self._servers
         for held in opened:
             _forget(held, kept)
         for key in self._closing_models.keys() - kept:
             await self._closing_models.pop(key)()
-
         await asyncio.get_running_loop().run_in_executor(self._worker, _forget, self._loaded, kept)
 
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
             return proven(cast(Generator, load.from_outside(model, self._device, "__call__")))
         if model.loader == "scripted":
-            adapters = [name for name, _ in model.adapters]
-            return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
+            return Scripted(adapters=list(dict(model.adapters)), max_model_len=model.max_model_len).generate
         if model.loader == "openai":
             from raypipe.models.openai import OpenAIClient  # imports an HTTP client
 
@@ -203,24 +201,22 @@ class LocalKit:
         return own.generate
 
     def _shared(self, model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
-        """Returns a generator over the engines that a job started for a model; chats are routed by cached
-        prefix. Raises ConfError if the job started no engine for this model."""
+        """Returns a generator over the engines that a job started for a model, routed by cached prefix.
+        Raises ConfError if the job started no engine for this model."""
         identity = own_identity(model)
-        if not (names := engines.get(identity)):
-            raise ConfError(
-                f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its "
-                f"own; a run in one process has none"
-            )
+        if not (permanent := engines.get(identity)):
+            raise ConfError(f"model {model.name!r}: no engine was started for it; jobs on Ray start them")
         from raypipe.models.engine_actors import JoiningEngines, find  # imports Ray
 
-        joining = JoiningEngines(self._passing.get(identity, ()))
-        passing = [joining.generator(n) for n in range(len(self._passing.get(identity, ())))]
-        return routed([find(name).generate for name in names], passing, joining.up)
+        names = self._joining.get(identity, ())
+        joining = JoiningEngines(names)
+        further = [joining.generator(n) for n in range(len(names))]
+        return routed([find(name).generate for name in permanent], further, joining.up)
 
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
     ) -> ReplyPieces:
-        """Yields the whole reply or its fault; before it, pieces if the engine runs in this process."""
+        """Yields pieces if the engine runs in this process, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
             async for piece in own.stream(chat, sampling, adapter):
@@ -243,7 +239,7 @@ class LocalKit:
         return sum(own.unfinished() for own in list(self._own.values()))
 
     def tokenizer(self, model: Model) -> Tokenize:
-        """Returns the tokenizer of a tokenizer entry, or another model's own; opens it on first use."""
+        """Returns the tokenizer of a tokenizer entry or of another model; opens it on first use."""
         key = _key(model)
         if key not in self._tokenizers:
             self._tokenizers[key] = load.open_tokenizer(model)
@@ -251,25 +247,23 @@ class LocalKit:
 
     def index(self) -> Index:
         if self._index is None:
-            raise ConfError(
-                "a step searches, but this kit was made without an index; build the corpus half first"
-            )
+            raise ConfError("a step searches, but this kit has no index: build the corpus half first")
         return self._index
 
     def data(self, ref: Reference[T]) -> T:
-        """Returns the opened value of a reference: a graph or file that a step names. Raises as
-        `Reference.require`, and Unavailable if its files cannot be read, since every row needs them."""
+        """Opens a reference: a graph or file that a step names. Raises as `Reference.require`, and
+        Unavailable if its files cannot be read, since every row needs them."""
         key = type(ref).__name__ + stable(ref) + ref.where
         if key not in self._data:
             try:
                 self._data[key] = ref.open(Tools(self.embedder, self._clock, self._closing_data.append))
             except OSError as e:
                 raise Unavailable(f"{ref.title()} at {ref.where} cannot be read: {e}") from e
-        found: T = self._data[key]
-        return found
+        opened: T = self._data[key]
+        return opened
 
     def loading_s(self) -> float:
-        """Returns the seconds spent on loading models so far, imports of their libraries included."""
+        """Returns the seconds spent so far on loading models, with imports of their libraries."""
         return sum(self._loading_s)
 
     async def _compute(self, model: Model, call: Callable[[Any], T]) -> T:
@@ -278,24 +272,23 @@ class LocalKit:
             if key not in self._loaded:
                 start = self._clock()
                 with loading(model.name, self._device):
-                    if model.loader in REMOTE:
-                        self._loaded[key] = remote = load.open_remote(model, self.endpoints)
-                        self._servers[key] = model.name, remote.server
-                    else:
-                        # Models without weights need no torch, whose import takes three seconds.
-                        outside = model.loader in WEIGHTLESS or is_path(model.loader)
-                        if self._threads is not None and not outside:
-                            import torch  # takes seconds
-
-                            torch.set_num_threads(self._threads)
-                        self._loaded[key] = load.open_model(
-                            model, self._backend, self._device, self._encoders
-                        )
+                    self._loaded[key] = self._load(model)
                 self._loading_s.append(self._clock() - start)
             with computing(model.name, self._device):
                 return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    def _load(self, model: Model) -> Any:
+        if model.loader in REMOTE:
+            remote = load.open_remote(model, self.endpoints)
+            self._servers[_key(model)] = model.name, remote.server
+            return remote
+        if self._threads is not None and model.loader not in WEIGHTLESS and not is_path(model.loader):
+            import torch  # takes three seconds, and models without weights do not need it
+
+            torch.set_num_threads(self._threads)
+        return load.open_model(model, self._backend, self._device, self._encoders)
 
 
 def _forget(held: dict[Model, Any], kept: set[Model]) -> None:
@@ -304,16 +297,15 @@ def _forget(held: dict[Model, Any], kept: set[Model]) -> None:
 
 
 def _key(model: Model) -> Model:
-    """Returns the model without fields that do not affect its numbers, such as name and path. The same
-    weights under two names are thus loaded once."""
+    """Returns the model without fields that do not affect its numbers, such as name and path. So the same
+    weights under two names are loaded once."""
     return replace(model, name="", path="", adapter_paths=(), adopted=None)
 
 
 async def compute_once(kit: Kit, model: Model) -> None:
-    """Sends a small request to a model. Raises the model's errors, and Unavailable if a generator's reply is
-    a transient fault."""
+    """Sends a small request to a model. Raises the model's errors, and Unavailable for a transient fault."""
     if model.kind == "generator":
-        [reply] = await kit.generator(model)(((Message("user", "ready"),),), Sampling(max_tokens=1))
+        [reply] = await kit.generator(model)([READY], Sampling(max_tokens=1))
         if isinstance(reply, Fault) and reply.transient:
             raise Unavailable(f"{reply.reason}: {reply.detail}")
     else:

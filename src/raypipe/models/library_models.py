@@ -1,10 +1,8 @@
-"""Embedders and rerankers of two libraries, one device each: FlagEmbedding (FlagModel, BGEM3FlagModel,
-FlagReranker) and sentence-transformers (embedders, cross-encoders).
+"""Embedders and rerankers of FlagEmbedding and of sentence-transformers, on one device each.
 
 On several devices FlagEmbedding would start processes that import `__main__` again, which a Ray worker cannot
 do; each device gets its own actor instead. Sentence-transformers reads pooling, prompts, length, further
-layers and activation from the model's folder. Both libraries see only a folder of links to permitted files,
-so they cannot reach pickles or remote code. All vectors become unit rows, as the index needs, whatever a
+layers and activation from the model's folder. All vectors become unit rows, as the index needs, whatever a
 folder configures. A library, which takes seconds to import, is imported only by the class that needs it.
 """
 
@@ -13,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,8 @@ from raypipe.models.token_arrays import TokenArray, require_pooled_mark
 
 
 class FlagEmbedder:
-    """Embedder over FlagModel or, for loader bge-m3, over the dense vectors of BGEM3FlagModel. BGE-M3's heads
-    for sparse and multi-vector scores are pickles, so they are neither read nor used."""
+    """Embedder over FlagModel or, for loader bge-m3, over the dense vectors of BGEM3FlagModel. The heads of
+    BGE-M3 for sparse and multi-vector scores are pickles, so they are not read."""
 
     def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
         from FlagEmbedding import BGEM3FlagModel, FlagModel
@@ -61,9 +60,8 @@ class FlagEmbedder:
         check_weights(model, owner.model)
         # A MaxSim of the same weights shares this network. If the MaxSim was loaded first, its network
         # replaces the library's, except a `Bert`, which the library cannot call.
-        self._shared = encoders.encoder(
-            model, lambda: Encoder(model, owner.model, self._flag.tokenizer, device)
-        )
+        make = partial(Encoder, model, owner.model, self._flag.tokenizer, device)
+        self._shared = encoders.encoder(model, make)
         if not self._shared.packed:
             owner.model = self._shared.net
         self._model = model
@@ -75,7 +73,7 @@ class FlagEmbedder:
         return _unit_rows(vectors["dense_vecs"] if self._model.loader == "bge-m3" else vectors)
 
     def embed_tokens(self, tokens: Sequence[TokenArray]) -> np.ndarray:
-        """Embeds at least one tokenized text that includes its role's instruction; returns as `embed`."""
+        """Embeds at least one tokenized text, which includes its role's instruction."""
         self._shared.net.to(torch_dtype(self._model))  # the library does so at its own first call
         return pooled_rows(self._shared, self._model, [tokens])
 
@@ -121,9 +119,12 @@ def _arguments(model: Model, device: str) -> dict[str, Any]:
     }
 
 
+_QUIET = {"show_progress_bar": False, "convert_to_numpy": True}
+
+
 class SentenceEmbedder:
-    """Embedder over SentenceTransformer. `query_instruction` and `passage_instruction` of models.yaml replace
-    the model's own prompts, unless they are empty."""
+    """Embedder over SentenceTransformer. A `query_instruction` or `passage_instruction` of models.yaml that
+    is not empty replaces the model's own prompt."""
 
     def __init__(self, model: Model, device: str) -> None:
         from sentence_transformers import SentenceTransformer
@@ -134,8 +135,7 @@ class SentenceEmbedder:
         found = self._net.get_embedding_dimension()
         if found != model.dim:
             raise ConfError(
-                f"model {model.name!r}: dim is {model.dim} in models.yaml, but its folder gives {found}. "
-                f"Correct the entry, or use a folder of that model"
+                f"model {model.name!r}: dim is {model.dim} in models.yaml, but its folder gives {found}"
             )
         own = self._net.max_seq_length
         if own == math.inf:  # static vectors have no length limit, so their tokenizer cuts
@@ -153,14 +153,7 @@ class SentenceEmbedder:
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         encode = self._net.encode_query if role == "query" else self._net.encode_document
         prompt = self._model.query_instruction if role == "query" else self._model.passage_instruction
-        vectors = encode(
-            list(texts),
-            prompt=prompt or None,
-            batch_size=self._batch,
-            show_progress_bar=False,
-            convert_to_numpy=True,
-        )
-        return _unit_rows(vectors)
+        return _unit_rows(encode(list(texts), prompt=prompt or None, batch_size=self._batch, **_QUIET))
 
 
 class SentenceReranker:
@@ -176,10 +169,5 @@ class SentenceReranker:
         self._batch = rows_of(device)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        scores = self._net.predict(
-            [list(pair) for pair in pairs],
-            batch_size=self._batch,
-            show_progress_bar=False,
-            convert_to_numpy=True,
-        )
+        scores = self._net.predict([list(pair) for pair in pairs], batch_size=self._batch, **_QUIET)
         return np.asarray(scores, np.float32).reshape(-1)  # (pairs,) float32

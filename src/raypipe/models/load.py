@@ -1,8 +1,7 @@
 """Loading of models for one device: from a `protocols.Model` to an object that embeds, scores or tokenizes.
 
 Loader and backend select the class. The backend is not part of a model's identity: both backends give the
-same numbers within 1e-5 in float32. Embedders and rerankers are synchronous. A heavy library is imported
-when the first model that needs it is opened.
+same numbers within 1e-5 in float32. A heavy library is imported when the first model that needs it is opened.
 """
 
 from __future__ import annotations
@@ -32,32 +31,29 @@ OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
 
 
 def present(model: Model) -> None:
-    """Checks that a model's files exist and may be read, and that its loader's libraries are installed.
-    Raises ModelMissing or ConfError otherwise."""
+    """Raises ModelMissing or ConfError if a model's files are missing or must not be read, or if a library of
+    its loader is not installed."""
     if is_path(model.loader):
         if model.path and not Path(model.path).is_dir():
-            raise ModelMissing(
-                f"model {model.name!r}: expected its files in {model.path}, found no such folder"
-            )
+            raise ModelMissing(f"model {model.name!r}: expected files in {model.path}, found no such folder")
     elif model.loader not in WEIGHTLESS | REMOTE:
         folder.require(model)
         needed = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
         for name in needed.get(model.loader, ("torch", "transformers")):
             if importlib.util.find_spec(name) is None:
-                get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
-                also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
+                extra, also = ("gpu", "; without a GPU: make setup") if name == "vllm" else ("local", "")
                 raise ModelMissing(
                     f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
-                    f"installed. Get it with: {get}{also}"
+                    f"installed. Get it with: pip install 'raypipe[{extra}]'{also}"
                 )
 
 
 def from_outside(model: Model, device: str, method: str) -> Any:
-    """Opens a model with a user's loader (MODULE:NAME), called with `model` and `device`. Raises ConfError if
-    the loader's source has changed since the recipe was resolved, or if the object lacks `method`."""
+    """Opens a model with a user's loader (MODULE:NAME). Raises ConfError if the loader's source has changed
+    since the recipe was resolved, or if the opened object lacks `method`."""
     if not model.weights.endswith(loader_id(model.loader)):
         raise ConfError(
-            f"model {model.name!r}: the source of {model.loader} is not what the recipe was resolved with. "
+            f"model {model.name!r}: the source of {model.loader} has changed since the recipe was resolved. "
             f"Put the same file on every machine, or start again"
         )
     opened = plugins.load(model.loader, "a loader of models")[0](model, device)
@@ -86,11 +82,11 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
 
         return MaxSim(model, device, encoders)
     if backend == "transformers" or model.loader == "last-token":
-        from raypipe.models.encoder_models import TransformersEmbedder, TransformersReranker  # imports torch
+        from raypipe.models import encoder_models  # imports torch
 
-        return (
-            TransformersEmbedder(model, device, encoders) if embeds else TransformersReranker(model, device)
-        )
+        if embeds:
+            return encoder_models.TransformersEmbedder(model, device, encoders)
+        return encoder_models.TransformersReranker(model, device)
     from raypipe.models.library_models import FlagEmbedder, FlagScorer  # imports torch
 
     return FlagEmbedder(model, device, encoders) if embeds else FlagScorer(model, device)
@@ -110,22 +106,20 @@ def require_startable(model: Model) -> None:
 
 
 def open_tokenizer(model: Model) -> Tokenize:
-    """Opens the tokenizer of a tokenizer entry, or of any other model that has one. It returns the spans of
-    all tokens of a text, without special tokens; if several tokens make one letter, each has the letter's
-    span. Raises ConfError for a model without a tokenizer, and as `folder.require` for its files."""
+    """Opens a model's tokenizer: a function from a text to the spans of its tokens, without special tokens.
+    If several tokens make one letter, each has the letter's span. Raises ConfError for a model without a
+    tokenizer, and as `folder.require`."""
     if is_path(model.loader):
         return cast(Tokenize, from_outside(model, "cpu", "__call__"))
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
         return fake.whitespace
     if model.loader in REMOTE and not model.tokenizer_path:
         raise ConfError(
-            f"model {model.name!r}: its tokens must be counted, but its entry names no tokenizer. Add "
-            f"`tokenizer: NAME`, the name of an entry that has its tokenizer.json"
+            f"model {model.name!r}: its entry names no tokenizer to count tokens. Add `tokenizer: NAME` of "
+            "an entry that has its tokenizer.json"
         )
     if model.loader in ("hash", "overlap"):
-        raise ConfError(
-            f"model {model.name!r} has no tokenizer; name one of kind tokenizer, such as whitespace"
-        )
+        raise ConfError(f"model {model.name!r} has no tokenizer; name a tokenizer, such as whitespace")
     from tokenizers import Tokenizer
 
     if model.tokenizer_path:  # a remote model: `weights` is "openai:NAME+" and its tokenizer's weights
@@ -150,14 +144,11 @@ def require_computable(model: Model, backend: Backend, device: str) -> None:
     if model.kind not in ("embedder", "reranker") or is_path(model.loader) or model.loader in REMOTE:
         return
     if device == "cpu" and model.dtype == "float16":
-        raise ConfError(
-            f"model {model.name!r}: float16 is not computed on a CPU, where FlagEmbedding would use float32 "
-            f"under the entry's name. Use a float32 or bfloat16 entry, or a cuda device"
-        )
+        raise ConfError(f"model {model.name!r}: float16 is not computed on a CPU. Use another dtype, or cuda")
     flag_upcasts = device == "cpu" or model.loader == "flagembedding-reranker"
     flag = backend == "flagembedding" and model.loader not in OWN_LIBRARY
     if flag and model.dtype == "bfloat16" and flag_upcasts:
         raise ConfError(
-            f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
-            f"{device}. Use backend: transformers, or a float32 entry"
+            f"model {model.name!r}: FlagEmbedding computes a bfloat16 {model.kind} on {device} as float32. "
+            "Use backend: transformers, or a float32 entry"
         )

@@ -1,11 +1,11 @@
 """A generator behind an endpoint of the OpenAI chat protocol, and checks of a server before a run.
 
-It keeps the contract of `llm.Generator`: every chat gets a reply or a fault, and an error of the endpoint
-never becomes an empty answer. A fault is transient if time or an operator can mend its cause, so that a later
-run sends the chat again: an endpoint that is down, slow or overloaded, a wrong key or address, an answer of
-another protocol. A chat that the endpoint refuses gets a final fault. An account without credit raises
-Unavailable, since no chat is to blame. Before a run one real chat with each step's sampling is sent; fields
-that the server refuses are then left out (`Model.unsent`). `server` sends the requests.
+Every chat gets a reply or a fault; an error of the endpoint never becomes an empty answer. A fault is
+transient if time or an operator can mend its cause, so that a later run sends the chat again: an endpoint
+that is down, slow or overloaded, a wrong key or address, an answer of another protocol. A chat that the
+endpoint refuses gets a final fault. An account without credit raises Unavailable, since no chat is to blame.
+Before a run one chat with each step's sampling is sent, to find the fields that the server refuses; these are
+then left out (`Model.unsent`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, Unavailable
-from raypipe.core.llm import STEP, Chat, Chats, Finish, Generated, JsonSchema, Replies, Sampling
+from raypipe.core.llm import STEP, Chat, Chats, Generated, JsonSchema, Replies, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.constraint import structured
@@ -36,19 +36,9 @@ from raypipe.text.thoughts import thinking
 CUT = frozenset(
     {"length", "max_tokens", "max_output_tokens", "model_length", "max_length", "token_limit", "repetition"}
 )
-WITHHELD = frozenset(
-    {
-        "content_filter",
-        "content_filtered",
-        "guardrail_intervened",
-        "filtered",
-        "safety",
-        "recitation",
-        "blocklist",
-        "prohibited_content",
-        "spii",
-    }
-)
+_WITHHELD = """content_filter content_filtered guardrail_intervened filtered safety recitation blocklist
+    prohibited_content spii"""
+WITHHELD = frozenset(_WITHHELD.split())
 REFUSES = frozenset({"refusal", "refused"})
 BROKEN_OFF = frozenset({"error", "abort", "aborted", "cancelled", "timeout", "insufficient_system_resource"})
 """Finish reasons of cut, withheld, refused and broken-off replies, in lower case; of OpenAI, Anthropic, vLLM,
@@ -56,8 +46,8 @@ Gemini, Bedrock, Mistral, TGI and DeepSeek. Any other reason, or none, ends a co
 
 
 def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
-    """Parses a chat completion. Raises BrokenOff if the endpoint broke off, and KeyError, TypeError or the
-    like if the JSON has another shape."""
+    """Parses a chat completion. Raises BrokenOff for an unfinished reply, and KeyError, TypeError or the like
+    for JSON of another shape."""
     choice = tree["choices"][0]
     message, end = choice["message"], str(choice.get("finish_reason") or "").lower()
     usage = tree.get("usage") or {}
@@ -85,24 +75,21 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
         cut = cut and not found
     if not text:
         return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)
-    finish: Finish = "length" if cut else "stop"
     details = usage.get("prompt_tokens_details") or {}  # some proxies pass on Anthropic's name instead
-    logprob = None
-    if sampling.logprobs:
-        logprob = math.fsum(token["logprob"] for token in choice["logprobs"]["content"])
+    chosen = choice["logprobs"]["content"] if sampling.logprobs else ()
     return Generated(
         text=text,
-        finish=finish,
+        finish="length" if cut else "stop",
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
         cached_tokens=int(details.get("cached_tokens") or usage.get("cache_read_input_tokens") or 0),
         generated_tokens=generated,
-        logprob=logprob,
+        logprob=math.fsum(token["logprob"] for token in chosen) if sampling.logprobs else None,
     )
 
 
 def _texts(content: Any) -> tuple[str, str]:
-    """Returns text and thoughts of a message's content or of a part of it. Parts of other types, such as
-    images, give no text. Raises TypeError for content of another shape."""
+    """Returns text and thoughts of a message's content, or of one part; an image, for example, has neither.
+    Raises TypeError for content of another shape."""
     if isinstance(content, str | None):
         return content or "", ""
     if isinstance(content, list):
@@ -139,7 +126,7 @@ UNSUPPORTED = re.compile(
 
 
 class OpenAIClient:
-    """Client that keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
+    """Client of one model, whose `generate` is an `llm.Generator`. Use it on one event loop; close it."""
 
     def __init__(
         self,
@@ -148,14 +135,12 @@ class OpenAIClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens the client. `sleep` and `clock` (seconds) are for tests."""
         self._model, self._at = model, at
         self.server = ServerClient(at, sleep, clock)
         self._adapters = model.adapter_folders()
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """Replies to chats as `llm.Generator`. Also raises Unavailable if the account has no credit left,
-        since every further chat would fail."""
+        """Replies to chats. Raises Unavailable if the account has no credit: every chat would fail."""
         body = self.body(sampling, adapter)
         replies: Replies = []
         for got in await asyncio.gather(*(self.attempt(chat, body, sampling) for chat in chats)):
@@ -170,9 +155,9 @@ class OpenAIClient:
         await self.server.close()
 
     def body(self, sampling: Sampling, adapter: str | None = None) -> dict[str, Any]:
-        """Builds a request without its messages. It states every setting that decides the reply, so that no
-        default of the endpoint applies (vLLM takes some defaults from the model's folder). Raises ConfError
-        for an unknown adapter, or for a constraint that the dialect cannot express."""
+        """Builds a request without messages. It states every setting that decides the reply, so no default of
+        the endpoint applies (vLLM takes some from the model's folder). Raises ConfError for an unknown
+        adapter, or for a constraint that the dialect cannot express."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise ConfError(f"{self._at.url}: no adapter named {adapter!r}; the endpoint's entry has {known}")
@@ -220,9 +205,8 @@ class OpenAIClient:
             named = {"name": "reply", "strict": True, "schema": schema}
             return {"response_format": {"type": "json_schema", "json_schema": named}}
         raise ConfError(
-            f"{self._at.url}: the OpenAI protocol constrains replies only by a JSON schema, found "
-            f"{type(constraint).__name__}. If vLLM serves the model, set dialect: vllm in its entry of "
-            f"models.yaml; else use a JSON schema"
+            f"{self._at.url}: constraint: expected a JSON schema, found {type(constraint).__name__}. If vLLM "
+            "serves the model, set dialect: vllm in its entry; else use a JSON schema"
         )
 
     async def attempt(
@@ -236,8 +220,8 @@ class OpenAIClient:
 
 
 def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the omittable fields of a chat's body that a server's error names. If some of them have a
-    neutral value, returns only the neutral fields: without them the server may accept the remaining fields.
+    """Returns the omittable fields of a chat's body that a server's error names. If some have a neutral
+    value, returns only these: without them the server may accept the rest.
 
     >>> body = {"max_tokens": 9, "temperature": 0.0, "top_p": 1.0}
     >>> refused_fields({"message": "Unsupported parameter: 'max_tokens'", "param": "max_tokens"}, body)
@@ -248,12 +232,12 @@ def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:
     ()
     """
     param = error.get("param") if isinstance(error, dict) else None
-    said = json.dumps(error)
-    named = [f for f in OMITTABLE if f in body and (f == param or re.search(rf"\b{f}\b", said))]
+    message = json.dumps(error)
+    named = [f for f in OMITTABLE if f in body and (f == param or re.search(rf"\b{f}\b", message))]
     if param in named:
         named = [param]
-    if not named and "max_tokens" in body and re.search(r"\bmax_tokens\b", said):
-        return ("max_tokens",) if UNSUPPORTED.search(said) or "max_completion_tokens" in said else ()
+    if not named and "max_tokens" in body and re.search(r"\bmax_tokens\b", message):
+        return ("max_tokens",) if UNSUPPORTED.search(message) or "max_completion_tokens" in message else ()
     return tuple([f for f in named if body[f] == NEUTRAL.get(f)] or named)
 
 
@@ -261,11 +245,11 @@ T = TypeVar("T")
 ChatForm: TypeAlias = tuple[Sampling, str | None]
 """Sampling and adapter of a step; together with the model they decide the body of its chats."""
 
+IS_THIS_V1 = "is this the API's address, up to and with /v1?"
 LISTING_TIMEOUT_S = 10.0  # limit of a request for the list of models
 GONE = frozenset({"unreachable", "timeout", "unpaid"})
 WRONG = frozenset({"unauthorised", "forbidden", "not_found", "redirected", "not_the_protocol"})
-"""Reasons for which every chat fails: at present (GONE), or with this configuration (WRONG). Any other reason
-may end by itself, or concerns one chat."""
+"""Reasons for which every chat fails, at present (GONE) or with this configuration (WRONG)."""
 
 
 def fields_refused(
@@ -273,12 +257,10 @@ def fields_refused(
 ) -> tuple[tuple[str, ...], list[ChatForm]]:
     """Probes a server with one chat per form, to find the fields that must be left out.
 
-    `Model.unsent` is left out of each chat. Returns the further fields to leave out, and the forms that the
-    server accepts without them. Raises Unavailable if nothing answers or the account has no credit. Raises
-    ConfError if the key is refused, the model is not served, or the address is another service's. A busy
-    server, or a refusal for another reason, is ignored here and becomes a fault of the rows later.
-    `key_name`: environment variable of the key, for messages.
-    """
+    Returns the fields to leave out in addition to `Model.unsent`, and the forms that the server accepts
+    without them. Raises Unavailable if nothing answers or the account has no credit. Raises ConfError if the
+    key is refused, the model is not served, or the address is another service's. Any other refusal, or a busy
+    server, is ignored here and becomes a fault of the rows later. `key_name`: variable of the key."""
 
     async def check() -> tuple[tuple[str, ...], list[ChatForm]]:
         unsent, taken = model.unsent, list[ChatForm]()
@@ -301,8 +283,8 @@ def fields_refused(
 async def _refused(
     model: Model, at: EndpointAddress, sampling: Sampling, adapter: str | None, key_name: str
 ) -> tuple[str, ...] | None:
-    """Returns the fields that the server refuses in one chat; None: it accepts the chat; (): it refuses the
-    chat for another reason or is busy. Raises as `fields_refused`."""
+    """Returns the fields that the server refuses in one chat; None: it accepts the chat; (): it is busy, or
+    refuses the chat for another reason. Raises as `fields_refused`."""
     client = OpenAIClient(model, replace(at, tries=len(at.urls)))  # each address once
     try:
         body = client.body(sampling, adapter)
@@ -314,15 +296,13 @@ async def _refused(
     if got.reason in GONE:
         raise Unavailable(got.detail)
     if got.reason in ("unauthorised", "forbidden"):
-        sent = "the key was refused" if at.key else "the server requires a key, and none was sent"
-        raise ConfError(f"{got.detail}: {sent}. Put the key in the environment variable {key_name}")
+        why = "the key was refused" if at.key else "the server requires a key, and none was sent"
+        raise ConfError(f"{got.detail}: {why}. Put the key in the environment variable {key_name}")
     if fields := refused_fields(got.error, body):
         return fields
     names = await _list_models(at) if got.reason in WRONG or got.reason == "refused" else {body["model"]: {}}
     if got.reason in WRONG or body["model"] not in names:
-        hint = (
-            did_you_mean(body["model"], names) if names else "is this the API's address, up to and with /v1?"
-        )
+        hint = did_you_mean(body["model"], names) if names else IS_THIS_V1
         expected = f": expected the model {body['model']!r} to be served there; {hint}"
         raise ConfError(f"{got.detail}{'' if body['model'] in names else expected}")
     return ()
@@ -345,29 +325,24 @@ async def _send(
 
 
 def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: str) -> dict[str, Any]:
-    """Returns the models.yaml fields of a served model, after requests to its server. Raises as
-    `fields_refused`, and ConfError for a reranker without a dialect or an unknown kind."""
+    """Asks a server for the models.yaml fields of a served model. Raises as `fields_refused`, and ConfError
+    for a reranker without a dialect or an unknown kind."""
     if kind == "generator":
         if (told := asyncio.run(_list_models(at)).get(name)) is None:
             model = Model(name, "generator", "openai", name, "", "", "", dialect=dialect or "openai")
             fields_refused(model, at, [(Sampling(max_tokens=16), None)], key_name)
             told = {}
-        spoken = "vllm" if told.get("owned_by") == "vllm" else "openai"
+        dialect = dialect or ("vllm" if told.get("owned_by") == "vllm" else "openai")
         length = told.get("max_model_len")
-        return {
-            "loader": "openai",
-            "dialect": dialect or spoken,
-            "max_model_len": length if isinstance(length, int) else 8192,
-        }
+        length = length if isinstance(length, int) else 8192
+        return {"loader": "openai", "dialect": dialect, "max_model_len": length}
     if kind == "embedder":
         body = {"model": name, "input": ["ready"], "encoding_format": "float"}
-        dim = asyncio.run(
-            _send(at, "POST", "embeddings", lambda t: len(t["data"][0]["embedding"]), json=body)
-        )
+        read = lambda tree: len(tree["data"][0]["embedding"])  # noqa: E731
+        dim = asyncio.run(_send(at, "POST", "embeddings", read, json=body))
         if isinstance(dim, Trouble):
             raise (Unavailable if dim.reason in GONE else ConfError)(
-                f"{dim.detail}: expected an embedding of {name!r}. Is this the API's address, up to and with "
-                f"/v1? A key goes into the environment variable {key_name}"
+                f"{dim.detail}: expected an embedding of {name!r}; {IS_THIS_V1} Its key goes into ${key_name}"
             )
         return {"loader": "embeddings", "dialect": dialect or "openai", "dim": dim}
     if kind == "reranker":

@@ -1,9 +1,9 @@
 """Watcher that ends an engine's processes when the process that started them ends in any way.
 
 vLLM's children end with a parent that exits normally; after SIGKILL they keep running and hold their memory.
-Children started between `OrphanReaper(...)` and `arm()` carry a mark in their environment. A small watching
-process, in a session of its own, reads a pipe from the starting process. When the pipe closes, the watching
-process ends all processes with the mark. Linux only, like vLLM. It imports only the standard library.
+Children started between `OrphanReaper(...)` and `arm()` carry a mark in their environment. A watching process
+in a session of its own reads a pipe from the starting process. When the pipe closes, it ends all processes
+with the mark. Linux only, like vLLM. The module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -51,25 +52,20 @@ class OrphanReaper:
 
 def marked(mark: str) -> list[int]:
     """Returns the ids of the processes whose environment has the mark."""
-    wanted, found = f"{NAME}={mark}".encode(), []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                if wanted in (path / "environ").read_bytes().split(b"\0"):
-                    found.append(int(path.name))
-            except OSError:  # it has ended, or belongs to another user
-                continue
-    return found
+    wanted, pids = f"{NAME}={mark}".encode(), []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if wanted in (path / "environ").read_bytes().split(b"\0"):
+                pids.append(int(path.name))
+    return pids
 
 
 def end(mark: str) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + PATIENCE_S
         for pid in marked(mark):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                continue
         while marked(mark) and time.monotonic() < deadline:
             time.sleep(0.1)
 

@@ -1,9 +1,9 @@
 """Proposal of a models.yaml entry for a repository: its kind, loader, length, pooling, dtype and memory.
 
 A repository is read from a hub's API over HTTP, or from a folder; only small JSON files are downloaded. A
-repository is refused, with a message that names the file, if it has only pickles, code of its own, or a head
-with several outputs. The proposed loader is FlagEmbedding for the BGE family, sentence-transformers for all
-other embedders and cross-encoders, and vLLM for language models.
+repository with only pickles, code of its own, or a head with several outputs is refused. The proposed loader
+is FlagEmbedding for the BGE family, sentence-transformers for all other embedders and cross-encoders, and
+vLLM for language models.
 """
 
 from __future__ import annotations
@@ -30,14 +30,8 @@ TIMEOUT_S = 20.0
 DTYPES = ("float32", "float16", "bfloat16")
 LONGEST = 32_768  # most tokens of context in a proposed entry: keys and values take memory per token
 _NAME = re.compile(r"\A[\w.-]+/[\w.-]+")
-SMALL = (
-    "config.json",
-    "tokenizer_config.json",
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-)
-"""Files to read if they exist. The config.json of each module in modules.json is read too."""
+SMALL = ("config.json", "tokenizer_config.json", *folder.SENTENCE)
+"""Files to read if they exist, in addition to the config.json of each module in modules.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +48,26 @@ class ModelRepo:
 
     def tree(self, name: str) -> dict[str, Any]:
         """Returns the object in a small JSON file; {} if there is none."""
-        found = self.trees.get(name)
-        return found if isinstance(found, dict) else {}
+        tree = self.trees.get(name)
+        return tree if isinstance(tree, dict) else {}
 
     @property
     def modules(self) -> list[dict[str, Any]]:
         """Modules of a sentence-transformers model, in order; [] for other models."""
-        found = self.trees.get("modules.json")
-        return [m for m in found if isinstance(m, dict)] if isinstance(found, list) else []
+        listed = self.trees.get("modules.json")
+        return [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
 
 
 def from_folder(path: Path) -> ModelRepo:
     if not path.is_dir():
         raise ModelMissing(f"{path}: expected a model's folder, found none")
     files = {p.relative_to(path).as_posix(): p.stat().st_size for p in sorted(path.rglob("*")) if p.is_file()}
-
-    def read(name: str) -> bytes:
-        return (path / name).read_bytes()
-
-    return ModelRepo(str(path), "", files, _small(files, read, str(path)))
+    return ModelRepo(str(path), "", files, _small(files, lambda name: (path / name).read_bytes(), str(path)))
 
 
 def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -> ModelRepo:
-    """Reads ORG/NAME from a hub at a commit, branch or tag; None: its main branch.
-
-    Raises ConfError for an invalid or unknown name, ModelMissing if the owner must admit this reader first,
-    and Unavailable if the hub cannot be reached."""
+    """Reads ORG/NAME from a hub at a commit, branch or tag; None: the main branch. Raises ConfError for an
+    invalid or unknown name, ModelMissing if the owner must admit this reader, and Unavailable."""
     if not _NAME.fullmatch(name):
         raise ConfError(f"{name}: expected ORG/NAME of a hub, a folder, or URL#MODEL of a server")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -130,14 +118,13 @@ def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
         response = client.get(url)
     except httpx.HTTPError as e:
         raise Unavailable(
-            f"{hub} cannot be reached: {why_failed(e, url)}. Run this where it can be reached, and copy the "
-            f"entry; or give a folder that has the model; or name another hub in HF_ENDPOINT"
+            f"{hub} cannot be reached: {why_failed(e, url)}. Run this elsewhere and copy the entry, give a "
+            f"folder that has the model, or name another hub in HF_ENDPOINT"
         ) from e
     if response.status_code in (401, 403):
         raise ModelMissing(
-            f"{name}: {hub} refuses it (status {response.status_code}): the name is wrong, or its owner has "
-            f"to let you in. Accept its licence at {hub}/{name}, and put a token into the environment "
-            f"variable HF_TOKEN"
+            f"{name}: {hub} refuses it (status {response.status_code}). Check the name, accept its licence "
+            f"at {hub}/{name}, and put a token into the environment variable HF_TOKEN"
         )
     if response.status_code == 404:
         raise ConfError(f"{name}: {hub} has no such model or revision")
@@ -156,8 +143,8 @@ class Proposal:
 
 
 def propose(repo: ModelRepo, kind: str = "") -> Proposal:
-    """Proposes an entry for a repository. `kind`: the model's kind; "": derived from its files. Raises
-    ConfError and ModelMissing if it cannot be loaded."""
+    """Proposes an entry for a repository. `kind` "": derived from the files. Raises ConfError or
+    ModelMissing for a model that cannot be loaded."""
     _refuse(repo)
     config = repo.tree("config.json")
     found = kind or _kind(repo, config)
@@ -176,9 +163,7 @@ def propose(repo: ModelRepo, kind: str = "") -> Proposal:
         dim = _module(repo, "Dense").get("out_features") or width * max(1, len(ways))
         dim = int(dim or text_config(config).get("hidden_size") or 0)
         if not dim:
-            raise ConfError(
-                f"{repo.name}: its files do not state the length of its vectors. Write the entry by hand"
-            )
+            raise ConfError(f"{repo.name}: its files do not state dim. Write the entry by hand")
         entry |= {"loader": own if flag else "sentence-transformers", **place, "dim": dim}
         if flag:
             entry["pooling"] = ways[0]
@@ -196,27 +181,17 @@ def propose(repo: ModelRepo, kind: str = "") -> Proposal:
 
 
 def _refuse(repo: ModelRepo) -> None:
-    for name in ("config.json", "tokenizer_config.json"):
-        if "auto_map" in repo.tree(name):
-            raise ConfError(
-                f"{repo.name}: {name} asks for code of its own (auto_map), which is never run. Use a model "
-                f"whose class is in transformers"
-            )
-    folder.module_folders(repo.modules, repo.name)
     if not repo.tree("config.json"):
         raise ConfError(f"{repo.name}: expected config.json, found none: it is not a model of transformers")
-    if "tokenizer.json" not in repo.files:
-        raise ConfError(
-            f"{repo.name}: expected tokenizer.json, found none. Save its tokenizer in the fast form, with "
-            f"AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER), and add the folder"
-        )
+    folder.require_loadable(repo.name, repo.files, repo.tree)
+    folder.module_folders(repo.modules, repo.name)
     if any(fnmatch(name, folder.WEIGHTS) for name in repo.files):
         return
     pickles = sorted(n for n in repo.files if any(fnmatch(n, p) for p in folder.PICKLES))
-    found = f"only pickles ({', '.join(pickles[:3])}), which can run code when opened" if pickles else "none"
+    found = f"only pickles ({', '.join(pickles[:3])}), which can run code" if pickles else "none"
     raise ModelMissing(
-        f"{repo.name}: expected weights as model*.safetensors, found {found}. Download it, convert it once "
-        f"with `python -m raypipe.models.convert FOLDER`, and add the folder"
+        f"{repo.name}: expected model*.safetensors, found {found}. Download the repository, convert it with "
+        f"`python -m raypipe.models.convert FOLDER`, and add the folder"
     )
 
 
@@ -236,8 +211,7 @@ def _kind(repo: ModelRepo, config: Mapping[str, Any]) -> str:
     if _is_bge(repo):
         return "embedder"
     raise ConfError(
-        f"{repo.name}: its files do not say what it is ({', '.join(heads) or 'no architecture'}). Say --kind "
-        f"embedder, reranker or generator"
+        f"{repo.name}: its files do not state its kind ({', '.join(heads) or 'no architecture'}). Give --kind"
     )
 
 

@@ -1,10 +1,9 @@
 """Embedders and rerankers behind an address.
 
-Vectors come from `/v1/embeddings` and vLLM's `/pooling`, scores from `/rerank`. Each answer is checked: one
-finite vector or score per input, vectors with the dim of the models.yaml entry. Any other answer raises
-ConfError, since all further answers would be wrong too. A server that is down or overloaded raises
-Unavailable. Inputs refused together are sent again in halves; an input refused by itself raises ValueError.
-`server` sends the requests. The module needs no model library.
+Each answer must have one finite vector or score per input, and vectors of the dim of the models.yaml entry.
+Any other answer raises ConfError, since all further answers would be wrong, too. A server that is down or
+overloaded raises Unavailable. Inputs that are refused together are sent again in halves; an input that is
+refused by itself raises ValueError.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model, Role
@@ -31,13 +31,12 @@ BATCH = 64  # texts, or passages of one query, per request: accepted by many ser
 
 class RemoteModel:
     """An embedder or a reranker behind an address. Vectors come from `/embeddings`, or with dialect pooling
-    from vLLM's `/pooling`. Scores come from `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI. At most
-    `concurrency` requests run at a time; failed requests are retried if that may help."""
+    from vLLM's `/pooling`; scores from `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI."""
 
     def __init__(
         self, model: Model, at: EndpointAddress, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """Starts the thread that sends requests. `sleep` is for tests."""
+        """Starts the thread that sends requests."""
         self._model, self._named = model, f"model {model.name!r} at {at.url}"
         self.server = ServerClient(at, sleep)
         self._most = BATCH  # most inputs of a request
@@ -53,8 +52,8 @@ class RemoteModel:
     async def _answers(
         self, path: str, inputs: Sequence[T], body: Callable[[Sequence[T]], dict[str, Any]]
     ) -> list[tuple[int, Any]]:
-        """Sends inputs. Returns the JSON answers in order, each with the number of its inputs. Raises
-        Unavailable if the server is down, ValueError if it refuses a single input, else ConfError."""
+        """Sends inputs; returns the JSON answers in order, each with the number of its inputs. Raises
+        Unavailable if the server is down, ValueError for a single input that it refuses, else ConfError."""
         if len(inputs) <= self._most:
             got = await self.server.send("POST", path, lambda tree: tree, json=body(inputs))
             if not isinstance(got, Trouble):
@@ -67,15 +66,12 @@ class RemoteModel:
             if len(inputs) == 1:
                 raise ValueError(f"{self._named} refuses an input: {got.detail}")
             half = (len(inputs) + 1) // 2
-            found = [
-                x for some in (inputs[:half], inputs[half:]) for x in await self._answers(path, some, body)
-            ]
+            answers = await self._answers(path, inputs[:half], body)
+            answers += await self._answers(path, inputs[half:], body)
             self._most = min(self._most, half)
-            return found
-        parts = [inputs[i : i + self._most] for i in range(0, len(inputs), self._most)]
-        return [
-            x for some in await asyncio.gather(*(self._answers(path, p, body) for p in parts)) for x in some
-        ]
+            return answers
+        parts = await asyncio.gather(*(self._answers(path, p, body) for p in batches(inputs, self._most)))
+        return [answer for part in parts for answer in part]
 
     def _raise_unless_refused(self, trouble: Trouble) -> None:
         if trouble.reason == "refused" and not trouble.transient:
@@ -111,7 +107,7 @@ class RemoteModel:
         return body | self._form
 
     def _vectors(self, answer: Any, texts: int) -> np.ndarray:
-        """Parses an answer with vectors: (texts, dim) float32. Raises ConfError for another form or dim."""
+        """Parses vectors: (texts, dim) float32. Raises ConfError for another form or dim."""
         try:
             rows = answer["data"]
             if all(row.get("index") is None for row in rows):  # no index: rows are in the order of the texts
@@ -120,16 +116,15 @@ class RemoteModel:
             vectors = np.asarray([_numbers(v) for v in found], np.float32)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             count = len(answer["data"]) if isinstance(answer, dict) and "data" in answer else "another answer"
-            raise self._error(
-                f"{texts} vectors", f"{count} ({type(e).__name__}: {shown(str(e), self.server.at.key)})"
-            ) from e
+            raise self._error(f"{texts} vectors", f"{count} ({self._why(e)})") from e
         if vectors.shape != (texts, self._model.dim):
             dims = "x".join(map(str, vectors.shape[1:]))
-            raise self._error(
-                f"vectors of dim {self._model.dim}, as its entry says",
-                f"{dims}. Correct dim, or the model's name",
-            )
+            expected = f"vectors of dim {self._model.dim}, as its entry says"
+            raise self._error(expected, f"{dims}. Correct dim, or the model's name")
         return vectors
+
+    def _why(self, e: Exception) -> str:
+        return f"{type(e).__name__}: {shown(str(e), self.server.at.key)}"
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         queries: dict[str, list[int]] = {}  # -> its pairs
@@ -163,33 +158,29 @@ class RemoteModel:
         return body
 
     def _scores(self, answer: Any, passages: int) -> np.ndarray:
-        """Parses an answer with scores: (passages,) float32. Raises ConfError for another form."""
+        """Parses scores: (passages,) float32. Raises ConfError for another form."""
         tei = self._model.dialect == "tei"
         try:
             rows = answer if tei else answer.get("results", answer.get("data"))
             score = "score" if tei else "relevance_score"
             found = self._in_order(rows, passages, lambda row: float(row[score]))
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise self._error(
-                f"{passages} scores in an answer of dialect {self._model.dialect}",
-                f"another ({type(e).__name__}: {shown(str(e), self.server.at.key)})",
-            ) from e
+            expected = f"{passages} scores in an answer of dialect {self._model.dialect}"
+            raise self._error(expected, f"another ({self._why(e)})") from e
         return np.array(found, np.float32)
 
     def _in_order(self, rows: Sequence[Any], inputs: int, value: Callable[[Any], T]) -> list[T]:
-        """Returns the values of rows in the order of their index; some servers leave out index 0. Raises
-        ConfError unless each input has exactly one row."""
+        """Orders the values of rows by index; some servers leave out index 0. Raises ConfError unless each
+        input has exactly one row."""
         found = {int(row.get("index", 0)): value(row) for row in rows}
         if sorted(found) != list(range(inputs)) or len(rows) != inputs:
-            raise self._error(
-                f"{inputs} {'vectors' if self._model.dim else 'scores'}, one for each input", len(rows)
-            )
+            kind = "vectors" if self._model.dim else "scores"
+            raise self._error(f"{inputs} {kind}, one for each input", len(rows))
         return [found[i] for i in range(inputs)]
 
 
 def _numbers(vector: Any) -> Any:
-    """Returns the numbers of a vector in an answer. Some servers send base64 bytes, or a list around the
-    vector."""
+    """Returns a vector's numbers. Some servers send base64 bytes, or a list around the vector."""
     if isinstance(vector, str):
         return np.frombuffer(base64.b64decode(vector), "<f4")
     return vector[0] if len(vector) == 1 and isinstance(vector[0], list) else vector

@@ -1,9 +1,9 @@
 """HTTP requests to the servers of one model, with retries, rate limits and named kinds of trouble.
 
 Several addresses share the requests: each request goes to the address that can take it soonest. If there are
-several, an address that failed is left out for a while and then tried with one request. Limits of calls and
-tokens per minute come from the cluster file and from a server's headers (`Retry-After`, `x-ratelimit-*`). The
-module does not depend on a protocol above HTTP.
+several, a failed address is left out for a while and then tried with one request. Limits of calls and tokens
+per minute come from the cluster file and from a server's headers (`Retry-After`, `x-ratelimit-*`). The module
+does not depend on a protocol above HTTP.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ SPENT = re.compile(
 )
 OWES = re.compile(r"credit balance|arrear", re.I)  # for status 400, which otherwise blames the request
 LIMITED = re.compile(r"(try again|retry) (in|after)|retry.?(delay|after)|per.?(min|second)", re.I)
-"""Patterns in the code or message of an error. SPENT and OWES: the account has no credit left. LIMITED: a
-rate limit, for which some providers use the sentence of SPENT and add when the limit ends."""
+"""Patterns in an error's code or message. SPENT and OWES: the account has no credit left. LIMITED: a rate
+limit; some providers use a sentence of SPENT for it, and add when the limit ends."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # wait before the second try, doubled for each further, with jitter
 ASKED_WAIT_S = 60.0  # longest wait that a server may ask for: rate limits are per minute
 
 
 class BrokenOff(ValueError):
-    """An unfinished reply. The same request may get a complete one."""
+    """An unfinished reply; the same request may get a complete one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,6 @@ class ServerClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens the connections. `sleep` and `clock` (seconds) are for tests."""
         self.at, self._sleep, self._clock = at, sleep, clock
         options = {"timeout": at.timeout_s, "headers": at.headers, "follow_redirects": False}
         self._client = open_client(httpx.AsyncClient, **options)
@@ -102,9 +101,9 @@ class ServerClient:
         lines: bool = False,
         **content: Any,
     ) -> T | Trouble:
-        """Sends a request and returns its JSON answer, parsed by `read`; an answer that `read` cannot parse
-        is a Trouble. `tokens`: tokens of prompt and reply, for rate limits. A `path` with a leading slash
-        replaces /v1. `once`: no retries. `lines`: the answer is JSON lines. `content`: arguments of httpx."""
+        """Sends a request; returns its JSON answer, parsed by `read`, or the trouble. `tokens`: tokens of
+        prompt and reply, for rate limits. A `path` with a leading slash replaces /v1. `once`: no retries.
+        `lines`: the answer is JSON lines. `content`: arguments of httpx."""
         async with self._room:
             # After a whole round of requests without a reply, each further request gets one try until one
             # succeeds, so that a server that is down costs a run minutes and not hours.
@@ -132,7 +131,7 @@ class ServerClient:
                     await self._sleep(wait_s)
 
     async def _turn(self, tokens: float) -> _Address:
-        """Waits until an address can take a request of `tokens` tokens, and returns that address."""
+        """Waits for an address that can take a request of `tokens` tokens."""
         while True:
             # A failed address gets one request at a time.
             open_ = [a for a in self._addresses if not (a.failed and a.flying)] or self._addresses
@@ -176,8 +175,8 @@ class ServerClient:
         if not 200 <= response.status_code < 300:
             return self._refused(address, response, response.status_code)
         try:
-            some = response.content.split(b"\n") if lines else []
-            tree = [json.loads(line) for line in some if line.strip()] if lines else response.json()
+            text = response.content.splitlines() if lines else []
+            tree = [json.loads(line) for line in text if line.strip()] if lines else response.json()
             if (status := _status_inside(tree)) is not None:
                 return self._refused(address, response, status)
             return read(tree)
@@ -196,9 +195,9 @@ class ServerClient:
             error = response.json()
         if isinstance(error, dict):
             error = error.get("error", error.get("detail", error))
-        said = json.dumps(error)
-        spent = SPENT.search(said) if status in (402, 403, 429) else status == 400 and OWES.search(said)
-        if spent and not retry_after_s(response.headers) and not (status == 429 and LIMITED.search(said)):
+        text = json.dumps(error)
+        spent = SPENT.search(text) if status in (402, 403, 429) else status == 400 and OWES.search(text)
+        if spent and not retry_after_s(response.headers) and not (status == 429 and LIMITED.search(text)):
             return self._trouble(address, "unpaid", f"{detail}. Check the account's plan and billing", True)
         if status in RETRY_STATUSES:
             reason = "overloaded" if status == 429 else "unavailable"
@@ -209,21 +208,14 @@ class ServerClient:
             return self._trouble(address, "redirected", f"{detail}. Put the final address in url", True)
         return self._trouble(address, "refused", detail, status >= 500, False, error)
 
-    def _trouble(
-        self,
-        address: _Address,
-        reason: str,
-        detail: str,
-        transient: bool,
-        again: bool = False,
-        error: Any = None,
-    ) -> Trouble:
-        return Trouble(reason, masked(f"{address.url}: {detail}", self.at.key), transient, again, error)
+    def _trouble(self, address: _Address, reason: str, detail: str, *more: Any) -> Trouble:
+        """Makes a trouble without the key; `more`: its further fields."""
+        return Trouble(reason, masked(f"{address.url}: {detail}", self.at.key), *more)
 
 
 def _status_inside(tree: Any) -> int | None:
-    """Returns the status of an error inside an answer with status 200; None: no error. Gateways send such
-    errors at the top or in place of a choice."""
+    """Returns the status of an error in an answer with status 200, where gateways send it at the top or in
+    place of a choice; None: no error."""
     choices = (tree.get("choices") or [None]) if isinstance(tree, dict) else [None]
     for place in (tree, choices[0]):
         error = place.get("error") if isinstance(place, dict) else None

@@ -1,9 +1,8 @@
 """Token ids of texts as arrays: one process tokenizes on CPUs, another embeds the arrays on a GPU.
 
-A GPU embeds 2 to 18 million tokens a second, but one core tokenizes half a million. The thread that feeds a
-GPU therefore must not tokenize. Arrays are optional: the embedding process tokenizes a call's texts itself,
-to the same ids, if one of them has no array. The tokenizer library is imported only where texts are
-tokenized.
+A GPU embeds 2 to 18 million tokens a second, but one core tokenizes half a million. So the thread that feeds
+a GPU must not tokenize. Arrays are optional: if a text of a call has no array, the embedding process
+tokenizes all texts of the call itself, to the same ids. Tokenizers are imported only to tokenize.
 """
 
 from __future__ import annotations
@@ -36,25 +35,23 @@ class TokenArray:
 
 
 def takes_tokens(model: Model) -> bool:
-    """Returns whether an embedder accepts token arrays. Embedders of `models.encoder` and FlagEmbedding do;
-    sentence-transformers' classes accept only texts."""
+    """Returns whether an embedder accepts token arrays: those of `models.encoder` and FlagEmbedding do."""
     return not is_path(model.loader) and model.loader not in WEIGHTLESS | REMOTE | folder.SENTENCE_LOADERS
 
 
 def require_pooled_mark(model: Model, tokenizer: Any) -> None:
     """Makes a tokenizer add the special token whose vector is pooled: before a text (cls) or after it (last).
 
-    transformers 5 reads only tokenizer.json. A token that `add_eos_token` in the folder's
-    tokenizer_config.json asks for is therefore added here. Raises ConfError if the token is missing for
-    another reason: the model would pool the text's own first or last word, and no vector would show it.
-    """
+    transformers 5 reads only tokenizer.json, so `add_eos_token` of tokenizer_config.json is obeyed here.
+    Raises ConfError if the token is missing for another reason: the model would pool the text's own first or
+    last word, and no vector would show it."""
     if model.pooling not in ("cls", "last"):
         return
     probe, place = tokenizer.encode("a"), 0 if model.pooling == "cls" else -1
     if probe.special_tokens_mask[place]:
         return
-    said = Path(model.path) / "tokenizer_config.json"
-    config = folder.json_object(said) if said.is_file() else {}
+    file = Path(model.path) / "tokenizer_config.json"
+    config = folder.json_or_empty(file)
     named = config.get("eos_token")
     mark = str(named["content"] if isinstance(named, dict) else named)
     if model.pooling == "last" and config.get("add_eos_token") and mark in tokenizer.get_vocab():
@@ -64,13 +61,13 @@ def require_pooled_mark(model: Model, tokenizer: Any) -> None:
     raise ConfError(
         f"model {model.name!r}: pooling {model.pooling} takes the vector of the token that {where} a text, "
         f"but its tokenizer adds none: found {' '.join(probe.tokens)!r} for 'a'. Use the folder that its "
-        f"maker published, or set add_eos_token and eos_token in {said} if it was trained with one"
+        f"maker published, or set add_eos_token and eos_token in {file} if it was trained with one"
     )
 
 
 def _ending(tokenizer: Any, mark: str) -> Any:
-    """Returns a tokenizer's post-processor, extended to add `mark` after each text. The mark goes into the
-    existing template, since a second template would treat the output of the first as two texts."""
+    """Extends a tokenizer's post-processor to add `mark` after each text. The mark goes into the existing
+    template, since a second template would treat the output of the first as two texts."""
     tree = json.loads(tokenizer.to_str())
     first = tree["post_processor"]
     steps = first["processors"] if first and first["type"] == "Sequence" else [first] if first else []
@@ -102,7 +99,7 @@ class TokenMaker:
         self._tokenizer.enable_truncation(model.max_tokens)
 
     def table(self, texts: Sequence[str], role: Role) -> pa.Table:
-        """Returns a row of `SCHEMA` for each distinct text; texts with several token types are left out."""
+        """Makes a row of `SCHEMA` for each distinct text, except texts with several token types."""
         distinct = list(dict.fromkeys(texts))
         found = self._tokenizer.encode_batch_fast(self._model.instructed(distinct, role))
         rows = [(text, e) for text, e in zip(distinct, found, strict=True) if not any(e.type_ids)]

@@ -1,18 +1,15 @@
 """Conversion of raypipe's settings to vLLM's arguments, and of vLLM's outputs to replies.
 
-Arguments from users' files are checked against vLLM's own list. That list is read from vLLM's source, since
-the import takes ten seconds and a device. The module starts nothing. vLLM is imported by the functions that
-need it.
+Arguments from users' files are checked against the list in vLLM's source, since an import of vLLM takes ten
+seconds and a device. vLLM is imported only by functions that convert. The module starts nothing.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from raypipe.core.config import did_you_mean
@@ -22,56 +19,34 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator_files
 from raypipe.models.constraint import longest_reply, structured
+from raypipe.models.folder import package_folder
 from raypipe.models.hosts import EngineLimits
 
 _SOURCE, _CLASS = "engine/arg_utils.py", "EngineArgs"
 
-OWN_ARGUMENTS = frozenset(
-    {
-        "model",
-        "dtype",
-        "quantization",
-        "max_model_len",
-        "max_num_seqs",
-        "tensor_parallel_size",
-        "gpu_memory_utilization",
-        "kv_cache_memory_bytes",
-        "enable_lora",
-        "max_loras",
-        "max_lora_rank",
-        "load_format",
-        "trust_remote_code",
-        "generation_config",
-        "logprobs_mode",
-        "structured_outputs_config",
-    }
-)
+_OWN = """model dtype quantization max_model_len max_num_seqs tensor_parallel_size gpu_memory_utilization
+    kv_cache_memory_bytes enable_lora max_loras max_lora_rank load_format trust_remote_code generation_config
+    logprobs_mode structured_outputs_config"""
+OWN_ARGUMENTS = frozenset(_OWN.split())
 """Arguments that raypipe sets, from the models and cluster file or for correct and safe replies."""
 
 
 def require_arguments(given: Mapping[str, Any], where: str) -> None:
     """Raises ConfError for an argument that vLLM does not have, or that raypipe sets itself."""
-    if not given:
-        return
     for name in given:
         if name in OWN_ARGUMENTS:
-            raise ConfError(
-                f"{where}: raypipe sets {name}. Use the field for it in the models or cluster file"
-            )
+            raise ConfError(f"{where}: raypipe sets {name}. Use its field in the models or cluster file")
         if (known := _known_arguments()) and name not in known:
-            raise ConfError(
-                f"{where}: vLLM has no argument {name!r}; {did_you_mean(name, known - OWN_ARGUMENTS)}"
-            )
+            hint = did_you_mean(name, known - OWN_ARGUMENTS)
+            raise ConfError(f"{where}: vLLM has no argument {name!r}; {hint}")
 
 
 @cache
 def _known_arguments() -> frozenset[str]:
     """Returns the names of vLLM's arguments; empty if vLLM is not installed, which `load.present` reports."""
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
+    if (top := package_folder("vllm")) is None:
         return frozenset()
-    file = Path(next(iter(spec.submodule_search_locations))) / _SOURCE
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = ast.parse((top / _SOURCE).read_text(encoding="utf-8"))
     classes = (x for x in tree.body if isinstance(x, ast.ClassDef) and x.name == _CLASS)
     fields = (x for c in classes for x in c.body if isinstance(x, ast.AnnAssign))
     return frozenset(x.target.id for x in fields if isinstance(x.target, ast.Name))
@@ -116,8 +91,8 @@ def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
 
 
 def sampling_params(sampling: Sampling, kind: str) -> Any:
-    """Converts sampling settings to vLLM's. `kind`: FINAL_ONLY, or DELTA for a stream. Raises ConfError for a
-    constraint that does not compile or has no longest reply, and vLLM's own errors for refused settings."""
+    """Converts sampling settings to vLLM's. `kind`: FINAL_ONLY, or DELTA for a stream. Raises as
+    `longest_reply`, and vLLM's own errors for settings that vLLM refuses."""
     from vllm import SamplingParams
     from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
@@ -149,8 +124,8 @@ def repetition(sampling: Sampling) -> dict[str, int]:
 def reply(
     output: Any, sampling: Sampling, text: str | None = None, tokens: int | None = None
 ) -> Generated | Fault:
-    """Converts vLLM's last output to a reply. `text` and `tokens`: the whole reply of a stream, whose last
-    output has only the last piece."""
+    """Converts vLLM's last output to a reply. `text` and `tokens`: those of a whole stream, since the last
+    output of a stream has only the last piece."""
     last = output.outputs[0]
     text = last.text if text is None else text
     if last.finish_reason not in ("stop", "length", "repetition"):

@@ -1,6 +1,4 @@
-"""Headers of safetensors files, and the memory that a model needs according to them: its parameters, and its
-keys and values per token.
-"""
+"""Headers of safetensors files, and the memory of a model's parameters, keys and values by these headers."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ class TensorHeader:
 
 
 def headers(path: Path) -> dict[str, TensorHeader]:
-    """Reads the tensor headers of a safetensors file, by name. Raises ModelMissing if the file is incomplete:
+    """Reads the tensor headers of a safetensors file, by name. Raises ModelMissing for an incomplete file:
     after an interrupted download the header promises more bytes than exist."""
     size = path.stat().st_size
     with path.open("rb") as f:
@@ -68,9 +66,9 @@ class ModelSize:
 
 
 def model_size(model: Model) -> ModelSize | None:
-    """Returns a model's size from its files, or from `weights_gib` of its entry if the files are missing.
+    """Returns a model's size from its files or, if these are missing, from `weights_gib` of its entry.
     Returns None if the entry has no size either, and for remote and fake models, tokenizers and users'
-    loaders. Raises ConfError if files cannot be read."""
+    loaders. Raises ConfError for files that cannot be read."""
     folder = Path(model.path)
     if model.loader in WEIGHTLESS | REMOTE or is_path(model.loader) or model.kind == "tokenizer":
         return None

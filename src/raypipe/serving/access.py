@@ -1,18 +1,31 @@
-"""Configuration of the endpoint: keys, limits, web page and capture. Plain values, sent to replicas; they
-contain no usable key."""
+"""Configuration of the endpoint: keys and their filters, limits, web page and capture. Plain values, sent to
+replicas, without a usable key.
+
+A filter of a key is the part of the store that the key may search:
+
+    filters:
+      acme:
+        keys: [a-key-of-16-characters-or-more]
+        hosts: [example.org]
+        where: team = 'hr'
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import hashlib
 import hmac
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
+from raypipe.core import config
+from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
-
-if TYPE_CHECKING:
-    from raypipe.serving.key_filters import KeyFilter
+from raypipe.text.filters import Filters, parse
 
 KEY_CHARS = 16
 """Minimum length of a key: 16 characters of base64 are 96 bits, too many to guess."""
@@ -46,29 +59,39 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The accepted API keys. Without keys, only loopback requests are accepted, unless `open` is set."""
+    """The accepted API keys. Without keys only requests from this machine are accepted, unless `open`."""
 
     digests: tuple[bytes, ...] = ()  # SHA-256 of each key, so that replicas get no usable key
     open: bool = False  # True: every request is accepted
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> ApiKeys:
-        """Hashes the keys. Raises ConfError, without the key, for a key that could be guessed."""
+        """Hashes the keys. Raises ConfError, without the key, for a key that is easy to guess."""
         digests = []
         for i, key in enumerate(keys, start=1):
             if len(key) < KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:
-                raise ConfError(
-                    f"key {i}: expected at least {KEY_CHARS} printable ASCII characters without a space; "
-                    "`openssl rand -base64 24` makes one"
-                )
+                expected = f"expected at least {KEY_CHARS} printable ASCII characters without a space"
+                raise ConfError(f"key {i}: {expected}; `openssl rand -base64 24` makes one")
             digests.append(hashlib.sha256(key.encode()).digest())
         return cls(tuple(digests))
 
     def accepts(self, key: str) -> bool:
-        """Returns whether a key is accepted; compares it with every accepted key, each in constant time."""
+        """Returns whether a key is accepted. Compares it with every accepted key, in constant time."""
         given = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-        matches = [hmac.compare_digest(given, d) for d in self.digests]
-        return any(matches)
+        return any([hmac.compare_digest(given, d) for d in self.digests])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """A named filter and the keys that have it, as digests."""
+
+    name: str
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    filters: Filters = field(default_factory=Filters)  # the part of a store to search; empty: all
+
+
+UNFILTERED = KeyFilter("default")
+"""Filter of a key that the file does not name, and of requests that need no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +123,86 @@ class CaptureConfig:
             raise ValueError(f"capture: expected a rate above 0 and at most 1, found {self.rate:g}")
         if self.retention_days <= 0:
             raise ValueError(f"capture: expected a retention above 0 days, found {self.retention_days:g}")
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterEntry:
+    """An entry of the file, with its keys as plain text."""
+
+    keys: tuple[str, ...]  # keys with this filter; two during the exchange of a key
+    hosts: tuple[str, ...] = ()  # this and the next two as in `Filters`; all empty: the whole store
+    sources: tuple[str, ...] = ()
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            raise ValueError("keys: expected at least one")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterFile:
+    filters: Mapping[str, FilterEntry]
+
+
+def read_key_filters(path: Path) -> tuple[KeyFilter, ...]:
+    """Reads a file of filters. Raises as `key_filters_in`."""
+    return key_filters_in(config.read_yaml(path), str(path))
+
+
+def key_filters_in(tree: Any, path: str) -> tuple[KeyFilter, ...]:
+    """Builds filters from the content of a file, which messages call `path`. Raises ConfError for an invalid
+    filter, a key that is easy to guess, and a key of two filters; no message contains a key."""
+    try:
+        return _key_filters(tree, path)
+    except ConfError as e:
+        raise ConfError(_masked(str(e), tree)) from None
+
+
+def _masked(message: str, tree: Any) -> str:
+    """Removes from a message all texts of the tree that are as long as a key, except texts that resemble a
+    field's name: a key may be in any place."""
+    known = [f.name for cls in (FilterFile, FilterEntry) for f in dataclasses.fields(cls)]
+    long = {t for t in _texts(tree) if len(t) >= KEY_CHARS and not difflib.get_close_matches(t, known)}
+    for text in sorted(long, key=len, reverse=True):
+        for form in (repr(text)[1:-1], text):
+            message = message.replace(form, "...").replace(form[: config.SHOWN - 1], "...")
+    return message
+
+
+def _texts(tree: Any) -> set[str]:
+    """Collects every key and value of a tree, as text."""
+    if isinstance(tree, dict):
+        return {str(k) for k in tree}.union(*map(_texts, tree.values()))
+    return set().union(*map(_texts, tree)) if isinstance(tree, list) else {str(tree)}
+
+
+def _key_filters(tree: Any, path: str) -> tuple[KeyFilter, ...]:
+    file = config.build(FilterFile, tree, Where(path))
+    built: list[KeyFilter] = []
+    owners: dict[bytes, str] = {}
+    for name, entry in file.filters.items():
+        where = f"{path}: filters.{name}"
+        if not _NAME.fullmatch(name) or name == UNFILTERED.name:
+            raise ConfError(f"{where}: expected a name of small letters, digits and -, not {UNFILTERED.name}")
+        try:
+            if "where" in tree["filters"][name]:
+                parse(entry.where)
+            keys, filters = ApiKeys.of(entry.keys), Filters(entry.hosts, entry.sources, entry.where)
+        except (ConfError, ValueError) as e:
+            raise ConfError(f"{where}: {e}") from e
+        for number, digest in enumerate(keys.digests, start=1):
+            if (other := owners.setdefault(digest, name)) != name:
+                raise ConfError(f"{where}: key {number} is also a key of filter {other}. Remove it from one")
+        built.append(KeyFilter(name, keys, filters))
+    if not built:
+        raise ConfError(f"{path}: expected at least one filter, found none")
+    return tuple(built)
+
+
+def filter_of(key: str, key_filters: Sequence[KeyFilter]) -> KeyFilter | None:
+    """Finds the filter of a key; None if no filter has it. Compares every key, in constant time."""
+    matches = [f for f in key_filters if f.keys.accepts(key)]
+    return matches[0] if matches else None

@@ -1,7 +1,7 @@
 """Answering of single questions, any number concurrently: a recipe over a store or a request's documents.
 
-Runs the same steps as a job (`recipes.executor`), on a batch of one. Depends neither on HTTP nor on Ray; the
-kit decides where models compute.
+A request runs the same steps as a job (`recipes.executor`), on a batch of one. The module depends neither on
+HTTP nor on Ray; the kit decides where models compute.
 """
 
 from __future__ import annotations
@@ -59,25 +59,24 @@ CONTEXT_CHARS = 300
 """Characters of a page shown before and after a quote: two or three sentences."""
 
 Texts: TypeAlias = Mapping[str, tuple[str, str]]
-"""Source -> its parsed text, and the same text with one line per block."""
+"""Source -> its parsed text, and this text with one line per block."""
 
 GRACE_S = 0.1
 """Seconds beyond the deadline for reading the evidence of a timely answer, which takes some milliseconds."""
-
 
 _READY = "<p>The page is ready since 9 May 2024.</p>"  # the page for the question of `Answerer.warm`
 
 
 class NotReady(Unavailable):
-    """A missing precondition of answering, such as tables. The message is for the log: it contains paths."""
+    """A missing precondition of answering, such as tables. The message, for the log, contains paths."""
 
 
 class Answerer:
     """A recipe, ready for requests over one store.
 
-    Opens the tables at the first need; later commits stay invisible until `reopen`. `memo`: cache for calls
-    about the store. `release`: searches its tables at its versions. `degrades`: omits a stage whose model is
-    unavailable.
+    The tables are opened at the first need; later commits stay invisible until `reopen`. `memo`: cache for
+    calls about the store. `release`: the tables and versions to search; None: the newest. `degrades`: a stage
+    whose model is unavailable is omitted.
     """
 
     def __init__(
@@ -99,19 +98,19 @@ class Answerer:
         self._snapshot_lock = asyncio.Lock()
 
     async def current(self) -> Answerer:
-        """Returns itself, since a named recipe does not change (`query.ReleaseRouter`)."""
+        """Returns itself: a named recipe does not change (`query.ReleaseRouter`)."""
         return self
 
     async def ready(self) -> list[str]:
-        """Waits until the store can be searched. Returns the unavailable deployments, whose stages will be
+        """Checks that the store can be searched; lists the unavailable deployments, whose stages will be
         omitted. Raises NotReady, and StoreError if the store no longer exists."""
         await asyncio.to_thread((await self.snapshot()).require_store)
         return await self._kit.unavailable()
 
     async def check(self) -> None:
-        """Loads the recipe's models and checks its conditions against the store's fields. Raises NotReady,
-        Unavailable or Overloaded if a model is unavailable now. Raises ConfError or ModelMissing for a step
-        that these models cannot run, and ConfError for a condition that does not fit the fields."""
+        """Loads the recipe's models and checks its conditions against the store's fields. Raises NotReady;
+        Unavailable or Overloaded if a model is unavailable now; ConfError or ModelMissing for a step that
+        these models cannot run; and ConfError for a condition that does not fit the fields."""
         index = (await self.snapshot()).index
         for where in self.recipe.conditions().values():
             (await asyncio.to_thread(index.fields)).check(where)
@@ -121,8 +120,8 @@ class Answerer:
 
     async def warm(self, within_s: float) -> None:
         """Answers two questions without language models, so that no user waits for imports, processes and
-        tables. The first brings its own page; the second is a stored one, or the first again over the store.
-        Raises NotReady."""
+        tables. The first question brings its own page. The second is a stored question, or the first over the
+        store if none is stored. Raises NotReady."""
         other = copy.copy(self)
         other._kit, other._memo, other._degrades = WithoutGenerators(self._kit), None, True
         asked = Question(digest("warm"), "when is the page ready?", due=time.time() + within_s)
@@ -135,12 +134,12 @@ class Answerer:
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
         """Answers the question by its deadline. Raises NotReady or Overloaded, and Unavailable if a stage
-        that cannot be omitted lacks its model. Any other exception of a step is a defect."""
+        that cannot be omitted has no model. Any other exception of a step is a defect."""
         return await self._by_deadline(self.recipe, request, listener)
 
     async def retrieve(self, request: QueryRequest) -> QueryResult:
-        """Ranks passages for the question, with their texts, without an answer. Raises as `answer`, and
-        ConfError for a recipe that ranks nothing."""
+        """Ranks passages with their texts, without an answer. Raises as `answer`, and ConfError for a recipe
+        that ranks nothing."""
         request = replace(request, include_passages=True)
         return await self._by_deadline(ranking_of(self.recipe), request, NULL_LISTENER)
 
@@ -155,8 +154,7 @@ class Answerer:
                 raise
         # Stages stop in time by themselves, so the time went to opening tables or to the request's documents.
         stage = "store" if request.sources is None else "documents"
-        why = "the question's deadline passed before it could be searched"
-        late = Fault(stage, "late", why, transient=True)
+        late = Fault(stage, "late", "the question's deadline passed before it could be searched", True)
         question = replace(
             request.question, answer=IDK, outcome="abstained", degraded=(stage,), faults=(late,)
         )
@@ -207,10 +205,8 @@ class Answerer:
         if isinstance(over, DocumentsResult):
             faults += over.faults
             seconds = {"documents": took - sum(stages.values()), **stages}
-        evidence: tuple[Evidence, ...] = ()
-        others: tuple[Evidence, ...] = ()
-        passages: tuple[RankedPassage, ...] = ()
-        places = SourcePlaces(urls(answered), {})
+        evidence, others = tuple[Evidence, ...](), tuple[Evidence, ...]()
+        passages, places = tuple[RankedPassage, ...](), SourcePlaces(urls(answered), {})
         if isinstance(over, StoreSnapshot):
             places = await _places(answered, over, bool(request.key_filter))
         if over is not None:
@@ -265,9 +261,8 @@ class Answerer:
 
 
 async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> SourcePlaces:
-    """Collects the urls and layouts of an answer's sources. `only_cited`: names no other document with an
-    equal text. Also computes the sections of shown HTML pages from their headings, which only `parse`
-    reads."""
+    """Collects the urls and layouts of an answer's sources. `only_cited`: leaves out other documents with an
+    equal text. Computes the sections of shown HTML pages from their headings, which only `parse` reads."""
     quotes = *quotes_of(answered), *other_values(answered)
     shown = {q.source for q in quotes} | {parse_chunk_id(c)[0] for c in answered.order}
     named, index = {h.source for h in answered.hits} | shown, over.index
@@ -287,7 +282,7 @@ async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> 
 
 
 async def _texts(question: Question, index: Index, passages: bool) -> Texts:
-    """Reads the quoted texts and, with `passages`, the ranking's; only these get lines per block."""
+    """Reads the quoted texts. With `passages` also reads the ranking's texts, and gives each block a line."""
     sources = {q.source for q in (*quotes_of(question), *other_values(question))}
     sources |= {parse_chunk_id(c)[0] for c in question.order if passages}
     named = sorted(sources)
@@ -323,7 +318,7 @@ def _passages(question: Question, texts: Texts, places: SourcePlaces) -> tuple[R
 
 
 class CorpusMemo:
-    """A memo whose keys begin with a corpus's name, so no other corpus finds its values (`memo.Memo`)."""
+    """A memo whose keys begin with a corpus's name, so that no other corpus finds its values."""
 
     def __init__(self, memo: Memo, corpus: str) -> None:
         self._memo, self._corpus = memo, corpus

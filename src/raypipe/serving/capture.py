@@ -3,8 +3,8 @@
 An answer gets its id before it is sent. A thread redacts and writes its row afterwards, so no request waits.
 Rows wait in a bounded queue: if writing is slower than answering, rows are dropped and counted, never
 requests. A row has the question, the searched citations, the answer and its quotes, but no key and nothing
-about the user. Your own function `MODULE:NAME` removes from every text what must not be kept. Its exceptions
-may contain the text, so no message and no log repeats them.
+about the user. A function of yours, `MODULE:NAME`, redacts every text. Its exceptions may contain the text,
+so no message and no log repeats them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from raypipe.store.files import CAPTURED, FEEDBACK, TOMBSTONES
 from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0
-"""Seconds for which rows wait for others before they are written. A file every 5 s is 17,000 a day: a folder
-and an object store list these in seconds. A kill loses the rows since the last write."""
+"""Seconds for which rows wait before they are written together. A file every 5 s is 17,000 a day, which a
+folder and an object store list in seconds. A kill loses the rows since the last write."""
 
 WAITING_BYTES = 64 << 20
 """Most bytes of documents in waiting rows: twice the largest body of a request."""
@@ -40,7 +40,7 @@ WAITING_ROWS = 1000  # most waiting rows; a row without documents has about 10 k
 SWEEP_S = 3600.0  # seconds between two removals of rows older than the retention
 
 Line: TypeAlias = tuple[captured.CapturedAnswer, dict[str, Any]]
-"""A captured answer as it was given, and its redacted line to write."""
+"""A captured answer as it was given, and the redacted line to write."""
 
 Event: TypeAlias = Literal["written", "dropped", "redaction failed", "feedback"]
 log = logging.getLogger("raypipe.serving.capture")
@@ -79,14 +79,12 @@ class Capture:
         return id if captured.share_of(id) < self._config.rate else None
 
     def keep(self, request: QueryRequest, result: QueryResult) -> QueryResult:
-        """Queues an answer for capture and adds its id to the result. Skips answers without an id, and those
-        that ran out of time before any search. Drops the answer if the queue is full."""
+        """Queues an answer for capture and adds its id to the result. Skips answers without an id, and
+        answers that ran out of time before any search. Drops the answer if the queue is full."""
         if request.answer_id is None or result.asked is None:
             return result
-        if (
-            len(self._waiting) + len(self._owed) >= WAITING_ROWS
-            or self._bytes + request.nbytes > WAITING_BYTES
-        ):
+        rows, size = len(self._waiting) + len(self._owed), self._bytes + request.nbytes
+        if rows >= WAITING_ROWS or size > WAITING_BYTES:
             self._count("dropped")
             return result
         q, asked = result.question, result.asked
@@ -123,8 +121,8 @@ class Capture:
     async def feedback(
         self, asker: str, answer_id: str, verdict: captured.UserVerdict | None, text: str | None
     ) -> None:
-        """Writes a user's feedback on an answer to the same key; it is on disk when this returns. Raises
-        UnknownAnswer, and RedactionFailed if the text cannot be redacted."""
+        """Writes a user's feedback on an answer to this key to disk. Raises UnknownAnswer, and
+        RedactionFailed if the text cannot be redacted."""
         now = self._clock()
         given = self._ids.given_at(answer_id, asker)
         if given is None or given < captured.since_days(self._config.retention_days, now):
@@ -151,8 +149,8 @@ class Capture:
             await self._write_waiting()
 
     async def _write_waiting(self) -> None:
-        """Writes the waiting rows. If the store is unavailable, they wait for the next try; at closing they
-        are dropped."""
+        """Writes the waiting rows. If the store is unavailable, the rows wait for the next try; at closing
+        they are dropped."""
         rows, self._waiting, size = self._waiting, [], self._bytes
         self._owed += await asyncio.to_thread(self._lines, rows)
         now, written = self._clock(), 0
@@ -181,9 +179,9 @@ class Capture:
         self._swept_at = now
 
     def _put(self, owed: Sequence[Line], now: float) -> int:
-        """Writes the lines that no tombstone refuses; returns their number. A forget writes its tombstone,
-        then searches all lines. If its tombstone arrives during this write, the second check here sees it, or
-        the forget sees the file."""
+        """Writes the lines that no tombstone refuses; returns their number. A forget writes a tombstone, then
+        searches all lines. If the tombstone arrives during this write, the second check here sees it, or the
+        forget sees the file."""
         if not (kept := self._allowed(owed)):
             return 0
         name = write_segment(self._store.files, CAPTURED, [line for _, line in kept], now)
@@ -210,7 +208,7 @@ class Capture:
 
 
 def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.CapturedAnswer:
-    """Redacts every text of an answer. A source with a changed text gets a new id, also in the citations; a
+    """Redacts every text of an answer. A source with a changed text gets a new id, also in citations; a
     source whose text becomes empty is removed. Raises RedactionFailed."""
     renamed: dict[str, str | None] = {}
     sources: dict[str, Source] = {}
@@ -227,9 +225,7 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
     if redact(answer.where) != answer.where:
         raise RedactionFailed("would change the filter of a question, which must stay as it is")
     citations, query = answer.citations, redact(answer.query)
-    quotes = (
-        replace(q, source=renamed.get(q.source, q.source) or "", text=redact(q.text)) for q in answer.quotes
-    )
+    new_ids = {q.source: renamed.get(q.source, q.source) or "" for q in answer.quotes}
     return replace(
         answer,
         id=answer.id if query == answer.query else "",  # it may be a digest of the text
@@ -239,7 +235,7 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
         answer=redact(answer.answer),
         citations=None if citations is None else tuple(map(cited, citations)),
         sources=tuple(sources.values()),
-        quotes=tuple(quotes),
+        quotes=tuple(replace(q, source=new_ids[q.source], text=redact(q.text)) for q in answer.quotes),
         found=tuple(named for s in answer.found if (named := renamed.get(s, s)) is not None),
     )
 
@@ -249,19 +245,17 @@ PROBE = "who wrote it?"  # text on which the function is tried before an endpoin
 
 
 class RedactionFailed(Exception):
-    """A redaction function that raised, or returned no text. The message names it and the kind of error."""
+    """An exception or a wrong result of a redaction function. The message repeats no text."""
 
 
 def redaction(path: str | None) -> Redact:
-    """Loads the redaction function at a path; None: a function that changes nothing. The result raises only
-    RedactionFailed. Raises ConfError if the path names no callable, or the function fails on a short text."""
+    """Loads a redaction function; None: a function that changes nothing. The result raises RedactionFailed
+    only. Raises ConfError if the path names no callable, or if the function fails on a short text."""
     if path is None:
         return str
     function, _ = plugins.load(path, "a redaction function of one text")
     if not callable(function):
-        raise ConfError(
-            f"{path}: expected a function of one text that returns a text, found {type(function)}"
-        )
+        raise ConfError(f"{path}: expected a function from text to text, found {type(function)}")
 
     def redact(text: str) -> str:
         try:
@@ -276,6 +270,5 @@ def redaction(path: str | None) -> Redact:
     try:
         redact(PROBE)
     except RedactionFailed as e:
-        expected = "expected a function that returns a text"
-        raise ConfError(f"--redact {e} for the text {PROBE!r}: {expected}") from None
+        raise ConfError(f"--redact {e} for the text {PROBE!r}: expected a function to a text") from None
     return redact

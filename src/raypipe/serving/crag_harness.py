@@ -6,7 +6,7 @@ In the harness's `models/user_config.py`:
     from raypipe.serving.crag_harness import EndpointModel
     UserModel = partial(EndpointModel, "http://127.0.0.1:8000", key="...")
 
-Depends on HTTP and the shape of the loop's batches, not on the recipe that answers.
+The module depends on HTTP and the shape of the loop's batches, not on the recipe that answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH_SIZE = 8  # questions per call of the loop, as in the official baselines
 
 
 class EndpointModel:
-    """A model as the loop expects it. `deadline_s` applies to each question: the contest gave 30 seconds."""
+    """A model as the loop expects it. Each question has `deadline_s`: the contest gave 30 seconds."""
 
     def __init__(
         self, url: str, key: str = "", deadline_s: float = 30.0, transport: httpx.BaseTransport | None = None
@@ -39,21 +39,16 @@ class EndpointModel:
         return BATCH_SIZE
 
     def batch_generate_answer(self, batch: Mapping[str, Sequence[Any]]) -> list[str]:
-        """Answers each question of a batch; a failed one gets "i don't know".
+        """Answers each question of a batch; a failed question gets "i don't know".
 
         `batch` has interaction_id, query, search_results and query_time, in the same order. Raises DataError
-        if the endpoint refuses the batch, and Unavailable if it cannot be reached or is overloaded.
-        """
+        if the endpoint refuses the batch, and Unavailable if it cannot be reached or is overloaded."""
+        queries = []
         rows = zip(batch["query"], batch["query_time"], batch["search_results"], strict=True)
-        queries = [
-            {
-                "query": query,
-                "time": asked_at,
-                "deadline_s": self._deadline_s,
-                "documents": [{f: page.get(f) for f in _PAGE} for page in pages],
-            }
-            for query, asked_at, pages in rows
-        ]
+        for query, time, pages in rows:
+            documents = [{field: page.get(field) for field in _PAGE} for page in pages]
+            fields = {"query": query, "time": time, "deadline_s": self._deadline_s, "documents": documents}
+            queries.append(fields)
         try:
             response = self._client.post("/v1/answer:batch", json={"queries": queries})
         except httpx.TransportError as e:

@@ -1,7 +1,7 @@
 """Search of one question's own documents: parsed, split and embedded in memory, for this request only.
 
-If a recipe shortlists pages by their snippets, its stages up to there run over snippets only, and dropped
-pages are never parsed. Depends on how a recipe is run and searched; knows no store and no HTTP.
+If a recipe shortlists pages by their snippets, its stages up to the shortlist run over snippets only, and
+dropped pages are never parsed. The module knows no store and no HTTP.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ async def answer_over_documents(
     degrades: bool = False,
     on_stage: Callable[[str, float | None], None] = lambda stage, seconds: None,
 ) -> DocumentsResult:
-    """Answers a question from these sources, which its citations name; equals the answer over a store.
+    """Answers a question from the sources that its citations name, as over a store.
 
-    `parser`: a corpus half that many requests share. It keeps its parsing process, which takes half a second
-    to start, and counts for all requests. `degrades` and `on_stage` go to `QuestionExecutor`.
-    """
+    `parser`: a corpus half that many requests share, and so its parsing process, which takes half a second to
+    start. It counts for all requests. `degrades` and `on_stage` go to `QuestionExecutor`."""
 
     async def run_stages(index: MemoryIndex, question: Question, stages: slice) -> Question:
         half = replace(recipe, question=recipe.question[stages])
@@ -87,8 +86,8 @@ async def answer_over_documents(
 
 
 async def _on_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs CPU-bound async work on a thread with its own event loop. Splitting fifty pages takes a second,
-    and other requests continue meanwhile. Cancelling the caller cancels the work."""
+    """Runs CPU-bound async work on a thread with its own event loop, so that other requests continue:
+    splitting fifty pages takes a second. Cancelling the caller cancels the work."""
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
     cancelled = threading.Event()
 

@@ -1,5 +1,4 @@
-"""A query's plain data: request, result and progress listener; and the interface between routes and
-answerers."""
+"""A query's request, result and progress listener, and the interface between routes and answerers."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ class QueryRequest:
 
     @property
     def corpus(self) -> str:
-        """Name of the corpus whose cached values are used; "": those of the whole store."""
+        """Name of the corpus whose cached values are used; "": the whole store."""
         return self.asker if self.key_filter else ""
 
     @property
@@ -41,7 +40,7 @@ class QueryRequest:
 
 
 class Listener:
-    """Receiver of one question's progress; this one ignores it."""
+    """Receiver of one question's progress; this class ignores it."""
 
     def on_stage(self, stage: str, seconds: float | None) -> None:
         """Reports that a stage began (`seconds` None) or ended."""
@@ -111,7 +110,7 @@ class QueryResult:
 
 
 class AnswererProtocol(Protocol):
-    """The interface by which routes ask questions; `serving.answerer.Answerer` implements it."""
+    """Interface by which routes ask questions; `serving.answerer.Answerer` implements it."""
 
     @property
     def recipe(self) -> Recipe: ...
@@ -124,6 +123,6 @@ class AnswererProtocol(Protocol):
 
 
 class ReleaseRouter(Protocol):
-    """Chooser of the answerer for each request; this one then answers the whole request."""
+    """Chooser of the answerer of each request, which then answers the whole request."""
 
     async def current(self) -> AnswererProtocol: ...

@@ -1,4 +1,4 @@
-"""Switch of an endpoint to the live release of its store, without a restart."""
+"""Router of an endpoint to the live release of its store, which it switches to without a restart."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ POLL_S = 1.0
 """Seconds between two reads of the pointer to the live release: a small file, some milliseconds."""
 
 OPEN_WAIT_S = 5.0
-"""Seconds for which the request that detects a new release waits until it is open. After that the current
-release answers this request, and the new one opens in the background: loading weights may take minutes."""
+"""Seconds for which the request that detects a new release waits until this release is open. Then the current
+release answers the request, and the new one opens in the background: loading weights may take minutes."""
 
 CLOSE_AFTER_S = 60.0
-"""Seconds from a switch to another release until models that only earlier releases name are closed. Other
-gateways switch within seconds, and until then they call the earlier models in the same deployments."""
+"""Seconds from a switch of releases until models that only earlier releases name are closed. Other gateways
+switch some seconds later, and until then they call the earlier models in the same deployments."""
 
 REOPEN_S = 60.0
 """Seconds until a release that failed to open is tried again: opening may load its models on this machine."""
@@ -39,19 +39,18 @@ def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
 
 
 class ReleaseFollower:
-    """Router to the live release: a request is answered entirely by the release that was live when it
-    arrived.
+    """Router to the live release. A request is answered entirely by the release that was live at its arrival.
 
     A request reads the pointer again if POLL_S have passed. The request that detects a new release opens its
-    tables; others use the current release meanwhile. A release that cannot be opened is logged with the
-    reason, and tried again after REOPEN_S. If no release is live any more, no request is answered. A release
-    is open until its last request has ended; models that no open release names are closed.
+    tables; other requests use the current release meanwhile. A release that cannot be opened is logged with
+    the reason, and tried again after REOPEN_S. If no release is live any more, no request is answered. A
+    release is open until its last request has ended; models that no open release names are closed.
     """
 
     def __init__(
         self, kit: SharedKit, store: str, memo_bytes: int = 0, close_after_s: float = CLOSE_AFTER_S
     ) -> None:
-        """`memo_bytes`: memory per release for cached model results about the store; 0: no cache."""
+        """Opens no release yet. `memo_bytes`: memory per release for cached model results; 0: no cache."""
         self._kit, self._store = kit, store
         self._memo_bytes, self._close_after_s = memo_bytes, close_after_s
         self._open: weakref.WeakSet[Answerer] = weakref.WeakSet()  # held by requests and by `_current`

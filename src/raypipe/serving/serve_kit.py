@@ -1,6 +1,7 @@
-"""Kits that requests share: one set of models, and an index and sink per request. `ServeKit` is the
-gateway's, whose models are in Serve deployments: it awaits their calls, and depends on nothing else of
-Ray."""
+"""Kits that requests share: one set of models, and an index and sink per request.
+
+`ServeKit` is the gateway's kit. Its models are in Serve deployments; it depends on nothing else of Ray.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.index import Index
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.protocols import Embed, ForwardingKit, Kit, Model, Role, Score
 from raypipe.core.records import Fault
 from raypipe.core.references import Reference
@@ -40,7 +41,7 @@ class SharedKit(Kit, Protocol):
 
 
 class ForwardingSharedKit(ForwardingKit[SharedKit]):
-    """A shared kit that forwards every call to another one; a wrapper overrides only what it changes."""
+    """A shared kit that forwards every call to another kit; a subclass overrides what it changes."""
 
     def with_index(self, index: Index) -> Self:
         other = copy.copy(self)
@@ -69,9 +70,7 @@ class PromptRecorder(ForwardingSharedKit):
     def generator(self, model: Model) -> Generator:
         generate = self._kit.generator(model)
 
-        async def record_and_generate(
-            chats: Sequence[Chat], *args: Any, **kwargs: Any
-        ) -> list[Generated | Fault]:
+        async def record_and_generate(chats: Chats, *args: Any, **kwargs: Any) -> Replies:
             self._chats.extend(chats)
             return await generate(chats, *args, **kwargs)
 
@@ -82,19 +81,18 @@ class WithoutGenerators(ForwardingSharedKit):
     """A shared kit without language models: a chat raises Unavailable."""
 
     def generator(self, model: Model) -> Generator:
-        async def refuse(*args: Any, **kwargs: Any) -> list[Generated | Fault]:
+        async def refuse(*args: Any, **kwargs: Any) -> Replies:
             raise Unavailable(f"{model.name} is not asked")
 
         return refuse
 
 
 HEALTH_S = 2.0
-"""Seconds for a deployment to answer a health check. An empty call takes some milliseconds, also while the
-replica computes."""
+"""Seconds for a deployment to answer a health check: some milliseconds, also while the replica computes."""
 
 
 class DeploymentMethod(Protocol):
-    """A method of a deployment. Raises Unavailable if no replica answers, Overloaded if its queue is full."""
+    """Method of a deployment. Raises Unavailable if no replica answers, Overloaded if its queue is full."""
 
     def remote(self, *args: Any) -> Awaitable[Any]: ...
 
@@ -120,8 +118,8 @@ class ServeKit(ForwardingSharedKit):
         health: Mapping[str, DeploymentMethod] = {},
         keep: Sequence[DeploymentMethod] = (),
     ) -> None:
-        """`health`: deployment -> a method that returns if its models can compute. `keep`: for each
-        deployment, a method that closes all models except the given ones, in all replicas."""
+        """Takes the methods of the deployments. `health`: deployment -> a method that returns if the models
+        can compute. `keep`: methods that close all models except the given ones, in all replicas."""
         super().__init__(LocalKit(None))
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
         self._health, self._keep = health, keep
@@ -174,11 +172,9 @@ class ServeKit(ForwardingSharedKit):
         if remote is None:
             raise ConfError(f"model {model.name!r}: this application was deployed without a generator")
 
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             if self._sink is None or self._stream is None or len(chats) != 1:
-                replies: list[Generated | Fault] = await remote.remote(model, tuple(chats), sampling, adapter)
+                replies: Replies = await remote.remote(model, tuple(chats), sampling, adapter)
                 return replies
             draft = DraftText(thinking=model.thought_tokens > 0)  # the sink gets no thoughts
             async for piece in self._stream.stream(model, chats[0], sampling, adapter):

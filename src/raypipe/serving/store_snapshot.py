@@ -1,5 +1,4 @@
-"""A store at one moment: pinned tables that requests search, the questions stored then, and their cited
-urls."""
+"""A store at one moment: pinned tables that requests search, and the stored questions with their urls."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ log = logging.getLogger("raypipe.serving.store_snapshot")
 
 
 class StoreSnapshot:
-    """A store at one moment: the index over its tables, and the questions stored in it.
+    """A store at one moment: the index over its tables, and its stored questions.
 
-    A question that is later ingested with other pages would cite sources that these tables lack, so the
-    questions are pinned with the tables. Tags protect a release's tables. A read lease protects other tables
-    while this object lives; a store that this process cannot write has none.
+    The questions are pinned with the tables: a question that is later ingested with other pages would cite
+    sources that these tables lack. Tags protect a release's tables. A read lease protects other tables while
+    this object lives, unless this process cannot write to the store.
     """
 
     def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
@@ -47,8 +46,8 @@ class StoreSnapshot:
         self._questions = self._store.dataset("questions", version)
 
     def _lease(self, owner: str, reads: Mapping[str, int]) -> None:
-        """Leases the tables before they are opened: a table that was dropped earlier is then found missing.
-        `reads`: table -> version, of tables that are not searched."""
+        """Leases the tables before they are opened, so that a dropped table is found missing. `reads`: table
+        -> version, of tables that are not searched."""
         searched = {p.table: p.version for p in self.spec.pinned()}
         lease = Reading(self._store.files, owner, {**searched, **reads})
         try:
@@ -59,13 +58,12 @@ class StoreSnapshot:
             weakref.finalize(self, lease.end)
 
     def resolve(self, question: Question, filters: Filters, key_filter: Filters) -> Question:
-        """Finds the stored question with this id or text, which has its own citations; else returns the
-        question itself, about the whole store. A given time overrides the stored one. Raises ConditionError
+        """Finds the stored question of this id or text, with its citations; if there is none, returns the
+        question itself, about the whole store. A given time overrides the stored time. Raises ConditionError
         for a condition that does not fit the fields.
 
         With a key's filter, a stored question counts only if some of its citations pass. The request's own
-        filters are then tested only on places that pass the key's filter.
-        """
+        filters are then tested only on places that pass the key's filter."""
         asked = question
         for column in ("id", "text"):
             named = arrow.question.records(rows(self._questions, column, [question.text]))
@@ -103,8 +101,8 @@ class StoreSnapshot:
     def searched(
         self, filters: Filters, key_filter: Filters, offset: int, limit: int
     ) -> tuple[int, dict[str, str]]:
-        """Returns the number of sources that a question about the whole store searches, and a page of them.
-        The page maps a source to a url that cites it and passes the filters; "" if none does."""
+        """Counts the sources that a question about the whole store searches, and lists a page of them: source
+        -> a url that cites the source and passes the filters; "" if there is none."""
         question = self.resolve(Question(_NO_QUESTION, _NO_QUESTION), filters, key_filter)
         places = self.index.fields()
         if question.where:  # the condition of a question about the whole store

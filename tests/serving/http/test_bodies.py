@@ -12,8 +12,8 @@ from pace import within
 
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.answerer import NotReady
+from raypipe.serving.http.chat import ChatBody
 from raypipe.serving.http.middleware import RequestMetrics
-from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.requests import parse_body
 
 MB = 1 << 20

@@ -16,10 +16,9 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from raypipe.models.kit import LocalKit
-from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
+from raypipe.serving.access import ApiKeys, KeyFilter, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.http.mcp_tools import MAX_BYTES, TOOLS
-from raypipe.serving.key_filters import KeyFilter
 from raypipe.serving.query import Filters
 
 pytestmark = pytest.mark.slow

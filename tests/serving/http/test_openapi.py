@@ -9,7 +9,7 @@ from http_app import OPEN, ask, send
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.http import create_app
-from raypipe.serving.http.app import openapi_document
+from raypipe.serving.http.openapi import openapi_document
 
 DOCUMENT = openapi_document(create_app(None, OPEN))
 OPERATIONS = [

@@ -13,9 +13,8 @@ from browser_page import opened, shot
 from http_app import OPEN, listening, served
 
 from raypipe.models.kit import LocalKit
-from raypipe.serving.access import ApiKeys
+from raypipe.serving.access import ApiKeys, KeyFilter
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.key_filters import KeyFilter
 from raypipe.text.filters import Filters
 
 KEY = "a-key-with-length"

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from raypipe.contrib.finetune.label_files import Label
 from raypipe.core.errors import ConfError, DataError
 from raypipe.models.folder import json_object
-from raypipe.models.generator_files import harmless, marks_of
+from raypipe.models.generator_files import escape_marks, marks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatToke
 def tokenized(chats: ChatTokenizer, label: Label) -> TrainingRow:
     """Tokenizes the chat and the answer of a label. Raises DataError if the template refuses the chat. Raises
     ConfError if the prompt is not a prefix of the whole chat, and if no end mark follows the answer."""
-    answer = harmless(chats.marks, label.label).strip()
+    answer = escape_marks(chats.marks, label.label).strip()
     where = f"label {label.question_id!r}: the chat template of model {chats.name!r}"
-    turns = [{"role": m.role, "content": harmless(chats.marks, m.content)} for m in label.messages]
+    turns = [{"role": m.role, "content": escape_marks(chats.marks, m.content)} for m in label.messages]
     try:
         prompt = _rendered(chats, turns, begins=True)
         whole = _rendered(chats, [*turns, {"role": "assistant", "content": answer}], begins=False)

@@ -236,7 +236,7 @@ class WorkerConfig:
             self.device,
             self.threads,
             engines=self.engines,
-            passing=self.further_engines,
+            joining=self.further_engines,
             endpoints=self.endpoints,
             engine_limits=self.engine_limits,
             process=process,

@@ -1,4 +1,4 @@
-"""Routes of the HTTP API, and their OpenAPI document, which FastAPI generates."""
+"""Routes of the HTTP API, and the app that has them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from http import HTTPStatus
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, FastAPI, Path, Request, Response
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
-from pydantic.json_schema import models_json_schema
 
 from raypipe.core.errors import ConfError
-from raypipe.serving.access import ServerConfig
+from raypipe.serving.access import KeyFilter, ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
-from raypipe.serving.http import errors, listing, mcp_tools, openai, replies, requests, stream
+from raypipe.serving.http import chat, errors, listing, mcp_tools, replies, requests, stream
+from raypipe.serving.http.chat import ChatBody, ChatCompletion, ChatModel, ModelList
 from raypipe.serving.http.errors import RequestRefused, to_problem
 from raypipe.serving.http.listing import ListingBody
 from raypipe.serving.http.middleware import (
@@ -31,17 +30,15 @@ from raypipe.serving.http.middleware import (
     request_id,
     until_disconnect,
 )
-from raypipe.serving.http.openai import ChatBody, ChatCompletion, ChatError, ChatModel, ModelList
-from raypipe.serving.http.replies import AnswerResponse, ProblemBody, RetrieveResponse, StreamEvent
+from raypipe.serving.http.openapi import CHAT, STATUSES, openapi_document, responses, takes
+from raypipe.serving.http.replies import AnswerResponse, RetrieveResponse
 from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody, RetrieveBody
-from raypipe.serving.key_filters import KeyFilter
 from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, ReleaseRouter
 from raypipe.text import web_page
 from raypipe.text.filters import ConditionError
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time. A whole batch takes one request's slot."""
-
 
 PARSED_AT_ONCE = 1 << 18
 """Most bytes of a body that is parsed on the event loop: 0.05 s at worst. A thread parses larger ones."""
@@ -51,26 +48,12 @@ Encode: TypeAlias = Callable[[AsyncIterator[stream.Event | None]], AsyncIterator
 
 ID = Path(description="An id of /v1/models.", examples=["raypipe"])
 
-REF = "#/components/schemas/{model}"
-
-STATUSES = {
-    400: "Invalid request; `errors` names the fields and what is allowed there",
-    401: "Key missing or unknown",
-    403: "Endpoint without keys, request from another machine",
-    404: "Not found",
-    408: "Body arrived too slowly",
-    413: "Body too large",
-    415: "Body is not JSON",
-    429: "Too many requests; retry later",
-    503: "No tables or no release yet, or a model that every answer needs is unavailable; retry later",
-}
-
 
 class Routes:
     """The routes; each docstring is the route's description in the OpenAPI document.
 
-    A key with a filter has its own corpus. Its questions are answered only from matching sources, whatever
-    the request says. Its cached values are stored under the filter's name; its answers are not captured.
+    Questions of a key with a filter are answered only from matching sources, whatever the request says. Their
+    cached values are stored under the filter's name; their answers are not captured.
     """
 
     def __init__(
@@ -131,9 +114,8 @@ class Routes:
     def _query(
         self, request: Request, body: requests.QuestionBody, include: Collection[requests.Include] = ()
     ) -> QueryRequest:
-        asked = requests.query_request(body, self._limits.deadline_s, include)
-        key = key_filter(request)
-        return replace(asked, asker=key.name, key_filter=key.filters)
+        query, key = requests.query_request(body, self._limits.deadline_s, include), key_filter(request)
+        return replace(query, asker=key.name, key_filter=key.filters)
 
     async def answer(self, request: Request) -> AnswerResponse | Response:
         """Runs the recipe on one question: over the store, or over the documents that the request brings.
@@ -177,20 +159,19 @@ class Routes:
         body = await self._body(ListingBody, request)
         answerer = await self._answerer(request)
         with self._slots.slot():
-            over = await answerer.snapshot()
-            found = listing.listing(over, body, key_filter(request).filters, answerer.release)
-            return await until_disconnect(request, found)
+            over, filters = await answerer.snapshot(), key_filter(request).filters
+            return await until_disconnect(request, listing.listing(over, body, filters, answerer.release))
 
     async def chat(self, request: Request) -> Any:
         """Answers by the OpenAI protocol. Tools, response formats and several choices are refused."""
         body = await self._body(ChatBody, request)
         answerer, id = await self._answerer(request), request_id.get()
-        if body.model not in openai.model_names(answerer.recipe):
-            raise openai.unknown_model()
+        if body.model not in chat.model_names(answerer.recipe):
+            raise chat.unknown_model()
         counts = body.stream_options is not None and body.stream_options.include_usage
-        encode = partial(openai.chunks, id, body.model, counts) if body.stream else None
+        encode = partial(chat.chunks, id, body.model, counts) if body.stream else None
         reply = await self._reply(request, answerer, body.asked(), encode)
-        return reply if isinstance(reply, Response) else openai.completion(id, body.model, reply)
+        return reply if isinstance(reply, Response) else chat.completion(id, body.model, reply)
 
     async def _answer(
         self,
@@ -200,7 +181,7 @@ class Routes:
         request: Request,
         whole: bool = True,
     ) -> AnswerResponse:
-        """Answers one question and builds its response. `whole`: the request has only this one."""
+        """Answers one question and builds the response. `whole`: the request has only this question."""
         asked = self._query(request, query, query.include)
         if self._capture is not None and not asked.key_filter:
             asked = replace(asked, answer_id=self._capture.choose(asked.asker))
@@ -217,8 +198,8 @@ class Routes:
     async def _reply(
         self, request: Request, answerer: AnswererProtocol, query: requests.QueryBody, encode: Encode | None
     ) -> AnswerResponse | Response:
-        """Answers a question; with `encode`, streams the answer. A stream takes its slot here, so that a
-        refusal is still an HTTP status. Slot and bytes are released once the answer is made: a client that
+        """Answers a question; with `encode`, streams the answer. A stream takes a slot here, so that a
+        refusal is still an HTTP status. Slot and bytes are released once the answer is made, so a client that
         reads slowly holds neither."""
         if encode is None:
             with self._slots.slot():
@@ -234,7 +215,7 @@ class Routes:
         return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.close)
 
     def tools(self, app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-        """Makes the route of the Model Context Protocol; its tools are requests to routes of this app."""
+        """Makes the route of the Model Context Protocol, whose tools are requests to routes of this app."""
         server, limits = mcp_tools.server(app), replace(self._limits, max_body_bytes=mcp_tools.MAX_BYTES)
 
         async def post(request: Request) -> Response:
@@ -250,9 +231,7 @@ class Routes:
             detail = "This endpoint captures no answers: it was started without `--capture`."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
         if key_filter(request).filters:
-            detail = (
-                "Answers to this key are not captured, since it has a filter; no feedback on them is kept."
-            )
+            detail = "Answers to this key are not captured, since it has a filter: no feedback is kept."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
         try:
             await self._capture.feedback(key_filter(request).name, body.answer_id, body.verdict, body.text)
@@ -281,14 +260,14 @@ class Routes:
 
     async def models(self, request: Request) -> Any:
         """Lists the names that a chat may use, with the weights of the recipe's models."""
-        entries = openai.models((await self._answerer(request)).recipe)
+        entries = chat.models((await self._answerer(request)).recipe)
         return {"object": "list", "data": list(entries.values())}
 
     async def model(self, request: Request, id: Annotated[str, ID]) -> Any:
         """Shows an entry of the list, by its id."""
-        entry = openai.models((await self._answerer(request)).recipe).get(id)
+        entry = chat.models((await self._answerer(request)).recipe).get(id)
         if entry is None:
-            raise openai.unknown_model()
+            raise chat.unknown_model()
         return entry
 
     async def openapi(self, request: Request) -> Any:
@@ -306,7 +285,7 @@ class Routes:
 
 
 def holding(route: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Wraps a route so that everything its request holds is released after the answer."""
+    """Wraps a route: releases everything that a request holds after its answer."""
 
     @wraps(route)
     async def handle(request: Request, **path: str) -> Any:
@@ -316,53 +295,9 @@ def holding(route: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
     return handle
 
 
-CHAT = "/v1/chat/completions"
-BODIES = (AnswerBody, BatchBody, RetrieveBody, ListingBody, ChatBody, FeedbackBody)
-
-
-def takes(body: type[requests.StrictBody] | None = None) -> dict[str, Any]:
-    """Describes a request's key and body for the document, since FastAPI does not read them."""
-    operation: dict[str, Any] = {"security": [{"key": []}]}
-    if body is not None:
-        operation["requestBody"] = {"required": True, "description": body.__doc__, "content": content(body)}
-    return operation
-
-
-def content(shape: type[Any], media: str = "application/json") -> dict[str, Any]:
-    return {media: {"schema": {"$ref": REF.format(model=shape.__name__)}}}
-
-
-def responses(path: str, statuses: list[int]) -> dict[int | str, dict[str, Any]]:
-    """Describes the streams and the errors of a route."""
-    chat = path.startswith(errors.CHAT_PATHS)
-    kinds = content(ChatError) if chat else content(ProblemBody, "application/problem+json")
-    by_status: Any = {s: {"description": STATUSES[s], "content": kinds} for s in statuses}
-    streams = content(StreamEvent, "text/event-stream") if path in ("/v1/answer", CHAT) else {}
-    return {
-        200: {"content": streams},
-        "default": {"description": "Any other error", "content": kinds},
-        **by_status,
-    }
-
-
-def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Returns FastAPI's document of the app, extended by the shapes of bodies and errors."""
-    if app.openapi_schema is not None:
-        return app.openapi_schema
-    about = "Answers questions from web pages, with evidence that is exact to the character."
-    document = get_openapi(title=app.title, version="1", description=about, routes=app.routes)
-    shapes: Any = [(shape, "validation") for shape in (*BODIES, ProblemBody, ChatError, StreamEvent)]
-    key = {"type": "http", "scheme": "bearer", "description": "A key of this endpoint."}
-    document["components"]["securitySchemes"] = {"key": key}
-    document["components"]["schemas"] |= models_json_schema(shapes, ref_template=REF)[1]["$defs"]
-    app.openapi_schema = document
-    return document
-
-
 def key_filter(request: Request) -> KeyFilter:
-    """Returns the filter of a request's key."""
-    found: KeyFilter = request.state.key_filter
-    return found
+    key: KeyFilter = request.state.key_filter
+    return key
 
 
 def create_app(
@@ -373,9 +308,8 @@ def create_app(
     capture: Capture | None = None,
     before_first: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
-    """Makes the app. The web page and the two health routes need no key: they show no question and no answer.
-    `proxy_sets_id` as in `ObservedApp`. `capture` receives the answers; None: they are not captured.
-    `before_first` is awaited before the first request."""
+    """Makes the app. The web page and the health routes need no key: they show no question and no answer.
+    `proxy_sets_id` as in `ObservedApp`. `before_first` is awaited before the first request."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
 
     async def authorized(request: Request) -> None:
@@ -390,9 +324,8 @@ def create_app(
         if capture is not None:
             await capture.close()  # writes waiting rows before the process ends
 
-    app = FastAPI(
-        title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
-    )
+    absent: dict[str, Any] = dict.fromkeys(("docs_url", "redoc_url", "openapi_url"))
+    app = FastAPI(title="raypipe endpoint", lifespan=lifespan, **absent)
     styles, scripts = ("base.css", "endpoint.css"), ("dom.js", "evidence.js", "endpoint.js")
     values = {"title": "raypipe"}
     html, policy = web_page.page("raypipe.serving.http", "endpoint.html", styles, scripts, True, values)

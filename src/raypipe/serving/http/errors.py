@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457). They repeat nothing that the client sent, and have no traceback."""
+"""Errors as problem details (RFC 9457), without a traceback and without anything that the client sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("raypipe.serving.http")
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error. `detail` and `errors` have nothing that the client sent."""
+    """A request that is answered with an error; `detail` and `errors` repeat nothing of the request."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The route for searchable documents: a page of their list, or of one document's text.
 
-Depends on a store's snapshot, which decides the documents that the filters let through.
+A store's snapshot decides which documents the filters let through.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.replies import RELEASE, SOURCE, Shape, says
+from raypipe.serving.http.replies import PAGE, RELEASE, SOURCE, Shape, says
 from raypipe.serving.http.requests import SourceFilter, StrictBody
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.text.context import lined, place
@@ -27,7 +27,7 @@ class ListingBody(StrictBody):
     """The body of /v1/documents."""
 
     source: str | None = says(
-        "Id of the document to read, as citations name it. Null: list documents.",
+        "Id of the document to read, as in citations. Null: list documents.",
         None,
         default=None,
         max_length=100,
@@ -50,9 +50,7 @@ class ListedDocument(Shape):
     """A document; with `source` a part of its text."""
 
     source: str = says("Its id.", SOURCE)
-    url: str | None = says(
-        "Its url, or its path if it is a file of a folder; null: none.", "https://en.example.org/ada"
-    )
+    url: str | None = says("Its url, or its path if it is a file of a folder; null: none.", PAGE)
     title: str = says("Its title; only for a file of a folder.", "Report", default="")
     page: str = says("Pages of the part, as printed; empty if it has none.", "p. 7", default="")
     section: str = says("Heading of the section that the part begins in.", "Method", default="")
@@ -72,8 +70,8 @@ class ListingResponse(Shape):
 async def listing(
     over: StoreSnapshot, body: ListingBody, key_filter: Filters, release: str | None
 ) -> ListingResponse:
-    """Lists documents, or reads a part of one. Raises RequestRefused, equally, for a source that does not
-    exist and for one that the key's filter hides."""
+    """Lists documents, or reads a part of one. Raises the same RequestRefused for a source that does not
+    exist and for a source that the key's filter hides."""
     start, source, index = body.offset, body.source, over.index
     asked = (body.filters.plain(), key_filter, start, min(body.limit or LISTED, MOST_LISTED))
     if source is not None:

@@ -1,9 +1,9 @@
 """Tools for agents: the endpoint by the Model Context Protocol, over HTTP or over stdin and stdout.
 
-A tool is a request to a route of the app. Its arguments are fields of the route's body. Its result is the
-route's reply, and the same as text for clients that read no structure. So keys, their filters, limits and
-deadlines apply as on the route. A call is counted and logged as its route, and a new field of a body becomes
-an argument. The optional package `mcp` takes half a second to import: it is imported only with a server.
+A tool is a request to a route of the app. The arguments are fields of the route's body. The result is the
+route's reply, and the same as text for clients that read no structure. So keys, filters, limits, deadlines,
+metrics and log are those of the route, and a new field of a body becomes an argument. The optional package
+`mcp`, which takes half a second to import, is imported only with a server.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RouteTool:
     include: Sequence[str] = ()  # default of the argument `include`; (): the tool has no such argument
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the JSON Schema of the arguments: the body's schema without the fields in LEFT_OUT."""
+        """Builds the JSON Schema of the arguments: the body's schema without the fields in LEFT_OUT."""
         schema = self.body.model_json_schema()
         fields = schema["properties"]
         schema["properties"] = {n: f for n, f in fields.items() if n not in LEFT_OUT}
@@ -82,7 +82,7 @@ def _answer(reply: Reply) -> str:
 
 
 def _place(of: Reply) -> str:
-    """Formats the title, page, section and url of a passage or a quote; missing ones are left out."""
+    """Formats the title, page, section and url of a passage or a quote, if it has them."""
     named = dict.fromkeys(of.get(name) for name in ("title", "page", "section", "url"))
     return "".join(f"{name}, " for name in named if name)
 
@@ -196,7 +196,7 @@ def server(app: FastAPI) -> Server[Any]:
 
 
 async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None) -> httpx.Response:
-    """Posts a body to a route as `request`'s caller: with its key, address and id. None: as this machine."""
+    """Posts a body to a route with the key, address and id of `request`; None: as this machine."""
     client, headers = ("127.0.0.1", 0), {"host": "localhost", "content-type": "application/json"}
     if request is not None:
         client = (request.client.host, request.client.port) if request.client else ("", 0)
@@ -208,7 +208,7 @@ async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None)
 
 
 async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
-    """Answers one HTTP request. No session is kept, so any gateway can answer the next request."""
+    """Answers one HTTP request, without a session, so that any gateway can answer the next request."""
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     manager = StreamableHTTPSessionManager(tools, json_response=True, stateless=True)
@@ -231,7 +231,7 @@ async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
 
 
 def require_own_site(request: Request) -> None:
-    """Refuses requests from pages of other sites. Such a page may point its own host name at this machine."""
+    """Refuses requests from pages of other sites, which may point their own host name at this machine."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is not None and urlsplit(origin).hostname != urlsplit(f"//{host}").hostname:
         detail = "Expected a client, or a page of this endpoint: this request is from a page of another site."
@@ -239,8 +239,8 @@ def require_own_site(request: Request) -> None:
 
 
 async def serve_stdio(app: FastAPI) -> None:
-    """Serves the tools over stdin and stdout until stdin ends. Other output to stdout, of this process or its
-    children, goes to stderr meanwhile."""
+    """Serves the tools over stdin and stdout until stdin ends. Meanwhile other output to stdout, of this
+    process or its children, goes to stderr."""
     from mcp.server.stdio import stdio_server
 
     tools = server(app)
@@ -249,7 +249,7 @@ async def serve_stdio(app: FastAPI) -> None:
 
 
 async def _stdin_lines() -> AsyncIterator[str]:
-    """Yields lines of stdin, which nothing else reads then. Uses no thread: no signal ends a waiting one."""
+    """Yields lines of stdin, which nothing else reads then. No thread reads: no signal would end its wait."""
     reader = asyncio.StreamReader(limit=16 << 20)
     pipe = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -1,9 +1,9 @@
 """Handling around every request: id, log line, metrics, keys, slots, body size and disconnects.
 
-Slots bound how many requests are answered at the same time. Bounds on bodies: bytes of one, bytes of all in
-flight, and the time to send one. A log line has a request's id, route, status, milliseconds and outcome. It
-never has text of a question, page or key, nor a path or name that a client chose. Without keys only requests
-from this machine are allowed.
+Slots bound how many requests are answered at the same time. Bodies are bounded in bytes of one, in bytes of
+all in flight, and in the time to send one. A log line has a request's id, route, status, milliseconds and
+outcome; never text of a question, page or key, nor a path or name that a client chose. Without keys only
+requests from this machine are allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raypipe.core.errors import Overloaded
-from raypipe.serving.access import ApiKeys, RequestLimits
+from raypipe.serving.access import UNFILTERED, ApiKeys, KeyFilter, RequestLimits, filter_of
 from raypipe.serving.http.errors import (
     CLIENT_CLOSED_REQUEST,
     RETRY_AFTER_S,
@@ -36,20 +36,19 @@ from raypipe.serving.http.errors import (
     problem_response,
     to_problem,
 )
-from raypipe.serving.key_filters import UNFILTERED, KeyFilter, filter_of
 from raypipe.serving.query import QueryResult
 
 T = TypeVar("T")
 log = logging.getLogger("raypipe.serving.requests")
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Id of the request that this task serves; "" outside of a request."""
+"""Id of the request that this task serves; "" if it serves none."""
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMetrics:
-    """Receiver of the numbers for metrics; this one ignores them."""
+    """Receiver of the numbers for metrics; this class ignores them."""
 
     def request_started(self) -> None:
         """Reports that a request arrived."""
@@ -65,8 +64,8 @@ class RequestMetrics:
 
 
 class ObservedApp:
-    """Middleware that gives requests ids, and counts, times and logs them. `proxy_sets_id`: a proxy in front
-    sets `x-request-id` on requests and responses."""
+    """Middleware that gives ids to requests, and counts, times and logs them. `proxy_sets_id`: a proxy in
+    front sets `x-request-id` on requests and responses."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics, proxy_sets_id: bool) -> None:
         self._app, self._metrics, self._proxy_sets_id = app, metrics, proxy_sets_id
@@ -97,12 +96,10 @@ class ObservedApp:
             if status == CLIENT_CLOSED_REQUEST:
                 await problem_response(refused, scope["path"])(scope, receive, observed_send)
         finally:
-            seconds = time.perf_counter() - start
-            route = getattr(scope.get("route"), "path", "unknown")
+            seconds, route = time.perf_counter() - start, getattr(scope.get("route"), "path", "unknown")
             self._metrics.request_ended(route, status, seconds)
-            ms = round(seconds * 1000, 1)
-            fields = {"method": scope["method"], "route": route, "status": status, "ms": ms}
-            log.info("request", extra={"fields": fields | log_fields})
+            fields = {"method": scope["method"], "route": route, "status": status}
+            log.info("request", extra={"fields": {**fields, "ms": round(seconds * 1000, 1), **log_fields}})
             request_id.reset(token)
 
 
@@ -134,11 +131,10 @@ class BytesInFlight:
 
     @contextmanager
     def body(self, size: int) -> Iterator[Callable[[int], None]]:
-        """Yields a function that counts a body's next bytes; they are in flight until the block ends.
+        """Yields a function that counts a body's next bytes, which are in flight until the block ends.
 
-        Bytes count when they arrive: a client that declares many and sends none takes none from others.
-        Raises Overloaded if `size` bytes do not fit now. The function raises it if its bytes do not fit.
-        """
+        Bytes count when they arrive: a client that declares many and sends none takes none from others. The
+        block raises Overloaded if `size` bytes do not fit, the function if its bytes do not fit."""
         held = 0
 
         def count(more: int) -> None:
@@ -163,9 +159,8 @@ class BytesInFlight:
 
 
 async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInFlight) -> bytes:
-    """Reads the body; its bytes are in flight until the request is answered (`app.holding`).
-
-    Refuses content types that a form on another site can send; they are never JSON."""
+    """Reads the body, whose bytes are in flight until the request is answered (`app.holding`). Refuses
+    content types that a form on another site can send, which are never JSON."""
     unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(unsupported, "Expected the header `content-type: application/json`.")
@@ -223,7 +218,7 @@ async def disconnected(request: Request) -> None:
 
 
 class Slots:
-    """Slots of one gateway: they bound how many requests it answers at the same time."""
+    """Slots of one gateway, which bound how many requests it answers at the same time."""
 
     def __init__(self, most: int) -> None:
         self._most, self._taken = most, 0

@@ -1,7 +1,6 @@
 """Replies: their fields, each with its meaning and an example, and how an answered question fills them.
 
-FastAPI generates the OpenAPI document from these shapes. A field with a default is left out of a reply if not
-set.
+FastAPI generates the OpenAPI document from these shapes. A field that is not set is left out of a reply.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from raypipe.text.context import Place
 
 
 def says(description: str, example: Any, **more: Any) -> Any:
-    """Declares a field of a shape by its meaning and an example; `more` is passed to pydantic."""
+    """Declares a field of a shape by meaning and example; `more` is passed to pydantic."""
     return Field(description=description, examples=[example], **more)
 
 
@@ -26,6 +25,8 @@ SOURCE = "91774d62e0b14c6f"
 RELEASE = "Id of the live release; null: a named recipe answers."
 WEIGHTS = says("Name of each model -> identity of its weights.", {"all-MiniLM-L6-v2": "sha256:4740876d"})
 QUOTE = "Ada Lovelace wrote the first program."
+PAGE = "https://en.example.org/ada"
+TOKENS = ("prompt_tokens", "cached_tokens", "generated_tokens")
 ANSWER_ID = "67d2f1c09b1e5a77c0d4a1f2e3b4c5d6e7f8"
 
 
@@ -41,18 +42,13 @@ class Located(Shape):
     chunk: str | None = says(
         "Id of the best-ranked passage that has the whole quote; null: none has.", f"{SOURCE}:0-39"
     )
-    url: str | None = says(
-        "Url of the source, or its path (with #page=N) if it is a file of a folder; null: none.",
-        "https://en.example.org/ada",
-    )
+    url: str | None = says("Url of the source, or the path (with #page=N) of its file; null: none.", PAGE)
     span: tuple[int, int] = says("[start, end) in the characters of the source's parsed text.", [0, 38])
     scores: dict[str, float] = says(
         "Score of the passage by each ranker that ranked it.", {"recall": 0.86, "rerank": 0.97}
     )
     title: str = says("Title of the document; only for a file of a folder.", "Report", default="")
-    page: str | None = says(
-        "Its page or pages, as printed; null: the document has none.", "p. 7", default=None
-    )
+    page: str | None = says("Its page or pages, as printed; null: none.", "p. 7", default=None)
     section: str | None = says("Heading of its section; null: none.", "Method", default=None)
 
 
@@ -69,9 +65,7 @@ class CitedQuote(Located):
     source: str = says("Id of the source.", SOURCE)
     quote: str = says("The text of the source at `span`.", QUOTE)
     before: str = says("Up to 300 characters of the source before the quote; with `context`.", "", default="")
-    after: str = says(
-        "Up to 300 characters of the source after the quote; with `context`.", " It ...", default=""
-    )
+    after: str = says("Up to 300 characters after the quote; with `context`.", " It ...", default="")
 
 
 class Versions(Shape):
@@ -99,14 +93,7 @@ class QuestionFields(ReplyFields):
     query: str = says("The question.", "who wrote the first program?")
     usage: dict[str, int] = says(
         "Texts embedded, pairs scored, chats answered and their tokens, for this request.",
-        {
-            "embedded": 1,
-            "scored": 20,
-            "chats": 0,
-            "prompt_tokens": 0,
-            "cached_tokens": 0,
-            "generated_tokens": 0,
-        },
+        {"embedded": 1, "scored": 20, "chats": 0, **dict.fromkeys(TOKENS, 0)},
     )
 
 
@@ -130,9 +117,7 @@ class AnswerFields(ReplyFields):
 class AnswerResponse(QuestionFields, AnswerFields):
     """The body of /v1/answer's response."""
 
-    answer: str | None = says(
-        "The answer, never empty; null if `outcome` is fault or ranked.", "ada lovelace"
-    )
+    answer: str | None = says("The answer, never empty; null for outcome fault or ranked.", "ada lovelace")
     hits: list[ScoredPassage] = Field(default=[], description="The ranking; with `hits`.")
     replies: dict[str, Any] = says(
         "Reply of each step; with `replies`.", {"extract": {"text": "ada lovelace"}}, default={}
@@ -147,9 +132,7 @@ class AnswerResponse(QuestionFields, AnswerFields):
         [{"step": "parse", "reason": "too_large", "detail": "...", "transient": False}],
         default=[],
     )
-    passages: list[ScoredPassage] = Field(
-        default=[], description="The ranking with its texts; with `passages`."
-    )
+    passages: list[ScoredPassage] = Field(default=[], description="The ranking with texts; with `passages`.")
 
 
 class RetrieveResponse(QuestionFields):
@@ -224,9 +207,7 @@ class HealthResponse(Shape):
     """State of the endpoint: alive, or ready."""
 
     status: str = says("alive, or ready.", "ready")
-    unavailable: list[str] = says(
-        "Deployments whose stages are omitted at the moment; of /readyz.", [], default=[]
-    )
+    unavailable: list[str] = says("Deployments whose stages are omitted now; of /readyz.", [], default=[])
 
 
 def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResponse:
@@ -261,14 +242,13 @@ def retrieve_response(result: QueryResult, top: int) -> RetrieveResponse:
 
 def _common(result: QueryResult) -> dict[str, Any]:
     q, asked = result.question, result.asked or result.question
-    versions = {"release": result.release, "recipe": result.recipe, "models": result.models}
     return {
         "id": q.id,
         "query": asked.text,
         "degraded": q.degraded,
         "timings_ms": result.timings_ms,
         "usage": result.usage,
-        "versions": versions,
+        "versions": {"release": result.release, "recipe": result.recipe, "models": result.models},
     }
 
 
@@ -277,19 +257,19 @@ def _passages(result: QueryResult) -> list[Any]:
 
 
 def _scored(hit: Hit, result: QueryResult) -> dict[str, Any]:
-    """Returns the fields of a `ScoredPassage`."""
+    """Builds the fields of a `ScoredPassage`."""
     url, place = result.places.of(hit.source, hit.span)
     passage = {"chunk": hit.chunk, "url": url, "span": hit.span, "scores": hit.scores}
     return {**passage, **_document(place)} if place else passage
 
 
 def _document(place: Place) -> dict[str, Any]:
-    """Returns the fields that a document of a folder adds to a passage or a quote."""
+    """Builds the fields that a document of a folder adds to a passage or a quote."""
     return {"title": place.title, "page": place.page or None, "section": place.section or None}
 
 
 def _citation(e: Evidence, context: bool) -> dict[str, Any]:
-    """Returns the fields of a `CitedQuote`."""
+    """Builds the fields of a `CitedQuote`."""
     quote = {n: getattr(e, n) for n in ("source", "chunk", "url", "quote", "span", "scores")}
     if e.place:
         quote |= _document(e.place)

@@ -7,9 +7,8 @@
      "filters": {"hosts": ["example.org"]}}
 
 A body is parsed as the readers parse files, so equal pages become equal sources. An unknown field is refused,
-so that no misspelt option is ignored. An error message gives the place of a mistake and the allowed values.
-It repeats nothing that the client sent. It even names an unknown field by its number in its object, since a
-key may be any text.
+so that no misspelt option is ignored. An error message gives the place of a mistake and the allowed values,
+and repeats nothing that the client sent. So it names an unknown field by its number in the object.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from raypipe.readers.lines import decode
 from raypipe.readers.rows import UnusableLine
 from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.replies import says
+from raypipe.serving.http.replies import ANSWER_ID, PAGE, QUOTE, says
 from raypipe.serving.query import QueryRequest
 from raypipe.text.filters import MAX_CHARS, ConditionError, Filters, host_name, parse
 from raypipe.text.moments import moment
@@ -50,8 +49,6 @@ MAX_DOCUMENTS = 50  # documents per request; CRAG's task 3 has 50
 MAX_QUERIES = 16  # questions per batch; the most that CRAG's own harness sends
 
 Include = Literal["hits", "replies", "faults", "prompts", "context", "passages"]
-
-
 B = TypeVar("B", bound=BaseModel)
 
 MOST_NAMED = 5  # mistakes of one kind that a message names
@@ -61,8 +58,7 @@ LONGEST_NAME = 40  # characters of an unknown field that is compared with the al
 class StrictBody(BaseModel):
     """A JSON object that refuses unknown fields and wrong types. An unknown field that is null is ignored."""
 
-    NULL_IS_ABSENT: ClassVar[bool] = False
-    """True: known fields that are null are ignored, too. In a page, null is a fault."""
+    NULL_IS_ABSENT: ClassVar[bool] = False  # True: known fields that are null are ignored, too
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -90,8 +86,7 @@ class StrictBody(BaseModel):
 
 
 def mistake(problem: str) -> PydanticCustomError:
-    """Makes the error that a field's check raises. `problem` is the whole message, and repeats nothing of the
-    request."""
+    """Makes the error of a field's check. `problem`, the whole message, repeats nothing of the request."""
     return PydanticCustomError("mistake", "{problem}", {"problem": problem})
 
 
@@ -100,20 +95,14 @@ class DocumentBody(StrictBody):
 
     page_name: str | None = says("The page's title.", "Ada Lovelace", default="", max_length=10_000)
     page_url: str | None = says(
-        "Its address: cited, compared with filters, and never opened.",
-        "https://en.example.org/ada",
-        default="",
-        max_length=10_000,
+        "Its address: cited, compared with filters, never opened.", PAGE, default="", max_length=10_000
     )
     page_snippet: str | None = says(
-        "The search engine's extract of it.",
-        "Ada Lovelace was a mathematician.",
-        default="",
-        max_length=100_000,
+        "The search engine's extract of it.", "Ada Lovelace was ...", default="", max_length=100_000
     )
     page_result: str | None = says(
-        "The page itself, as HTML. A page that is too long to parse is a fault of only this page.",
-        "<p>Ada Lovelace wrote the first program.</p>",
+        "The page as HTML. A page that is too long to parse is a fault of only this page.",
+        f"<p>{QUOTE}</p>",
         default="",
     )
     page_last_modified: str | None = says(
@@ -173,8 +162,7 @@ class QueryOptions(StrictBody):
     """Options of a question."""
 
     time: str = says(
-        "When the question is asked: MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD. Empty: when the stored question "
-        "was asked, or not known.",
+        "Time of the question: MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD. Empty: that of the stored question.",
         "03/05/2024, 23:18:31 PT",
         default="",
         max_length=100,
@@ -266,9 +254,7 @@ class RetrieveBody(QuestionBody):
 class FeedbackBody(StrictBody):
     """A user's verdict on an answer, the right answer, or both."""
 
-    answer_id: str = says(
-        "The answer, as its reply names it.", "67d2f1c09b1e5a77c0d4a1f2e3b4c5d6e7f8", max_length=100
-    )
+    answer_id: str = says("The answer, as its reply names it.", ANSWER_ID, max_length=100)
     verdict: Literal["right", "wrong"] | None = says(
         "Whether the answer is right. Null: not said.", "wrong", default=None
     )
@@ -290,12 +276,11 @@ class FeedbackBody(StrictBody):
 def query_request(
     options: QuestionBody, default_deadline_s: float, include: Collection[Include] = ()
 ) -> QueryRequest:
-    """Makes the query for which a body asks. Its deadline starts now."""
+    """Makes the query of a body. The deadline starts now."""
     deadline_s, query = options.deadline_s or default_deadline_s, options.query
     turns = recent([Turn(t.role, t.text) for t in options.turns])
-    question = Question(
-        digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s, turns=turns
-    )
+    id, due = digest("ask", query), time.time() + deadline_s
+    question = Question(id, query, asked_at=options.time, due=due, turns=turns)
     filters = options.filters.plain()
     prompts, passages = "prompts" in include, "passages" in include
     request = QueryRequest(question, filters=filters, include_prompts=prompts, include_passages=passages)
@@ -359,7 +344,6 @@ _PROBLEMS = {
     "less_than_equal": "expected at most {le}",
 }
 """Pydantic's kind of error -> the expected value; fields in braces are our numbers and names."""
-
 
 _TRIED = frozenset({"str", "list[str]", "list[TextPart]"})
 """Names by which pydantic shows members of a union in the path of an error."""

@@ -1,4 +1,4 @@
-"""Stream of one question as server-sent events: its stages, its drafts, and last its answer or an error.
+"""Stream of one question as server-sent events: stages, drafts, and at last the answer or an error.
 
 event: stage    {"stage": "rerank"}                      the stage begins
 event: stage    {"stage": "rerank", "ms": 81.2}          the stage ended
@@ -6,9 +6,8 @@ event: draft    {"stage": "generate:web", "text": "The"} a piece of a model's re
 event: answer   the body that /v1/answer returns without `stream`; the last event
 event: error    a problem; the last event
 
-FastAPI's sse module writes the events. Its generator routes (`response_class=EventSourceResponse`) do not
-fit: the request's body decides between JSON and a stream, and a refusal (400, 429) is a status, sent before
-a stream begins.
+FastAPI's generator routes (`response_class=EventSourceResponse`) do not fit: the request's body decides
+between JSON and a stream, and a refusal (400, 429) is a status, sent before a stream begins.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class EventListener(Listener):
 async def event_stream(
     request: Request, answer: Callable[[Listener], Awaitable[AnswerResponse]]
 ) -> AsyncIterator[Event | None]:
-    """Yields events up to ("answer", result) or ("error", problem); None after KEEP_ALIVE_S without one.
+    """Yields events up to ("answer", result) or ("error", problem); None after KEEP_ALIVE_S without an event.
     Cancels the work when the client disconnects."""
     listener = EventListener()
     work, client_gone = asyncio.ensure_future(answer(listener)), asyncio.ensure_future(disconnected(request))
@@ -109,11 +108,8 @@ async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[by
 
 
 def encode_event(data: Any, name: str | None = None) -> bytes:
-    """Encodes an event with `data` as JSON.
-
-    The JSON is ASCII. Before FastAPI 0.140.12 `format_sse_event` splits data at every line separator of
-    Unicode, which JSON leaves as they are. A client would join the pieces with a line feed, inside a
-    string.
+    """Encodes an event with `data` as ASCII JSON. Before FastAPI 0.140.12 `format_sse_event` splits data at
+    every line separator of Unicode, and a client would join the pieces with a line feed, inside a string.
 
     >>> encode_event({"text": "a\\u2028b"}, "draft")
     b'event: draft\\ndata: {"text": "a\\\\u2028b"}\\n\\n'

@@ -31,7 +31,7 @@ limits the requests that are answered at the same time: a slow client takes a co
 
 MAX_CALLS, MAX_QUEUED_CALLS = 100, 400
 """Concurrent calls in one replica of models, and calls that a gateway queues for the deployment. A further
-call gets 429. `max_ongoing_requests` requests with a few calls each stay below this limit."""
+call gets 429. `max_ongoing_requests` requests of a few calls each need fewer."""
 
 SHUTDOWN_GRACE_S = 30.0
 """Seconds for requests in flight when a replica must stop: the default deadline."""
@@ -57,12 +57,11 @@ def build_application(
     engine_gpus: float = 0,
     gateways: int = 1,
 ) -> Application:
-    """Builds the Serve application.
+    """Builds the Serve application over the store at a URI.
 
-    `store` is its URI. `kit` makes the kit of each replica of models. `gpus` are the GPUs of each replica of
-    embedders or rerankers, `engine_gpus` those of each replica of engines. `follow_live`: the live release
-    answers; `recipe` is then its present recipe. A Serve config overrides replicas and resources.
-    """
+    `kit` makes the kit of each replica of models. `gpus`, `engine_gpus`: GPUs of each replica of embedders or
+    rerankers, and of engines. `follow_live`: the live release answers; `recipe` is its recipe at present. A
+    Serve config overrides replicas and resources."""
     config = config or ServerConfig()
 
     def deploy_models(name: str, kind: str) -> Application:
@@ -112,10 +111,8 @@ def start(app: Application, host: str, port: int) -> None:
     try:
         serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
     except (RayActorError, TimeoutError) as e:
-        raise Unavailable(
-            f"Ray Serve's proxy did not start within a minute ({type(e).__name__}): is this machine busy? "
-            "Start it again"
-        ) from e
+        why = f"within a minute ({type(e).__name__}): is this machine busy? Start it again"
+        raise Unavailable(f"Ray Serve's proxy did not start {why}") from e
     serve.run(app, name=APP_NAME, route_prefix="/", logging_config=quiet)
 
 

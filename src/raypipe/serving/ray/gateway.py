@@ -1,5 +1,4 @@
-"""The gateway deployment: serves HTTP, runs the recipe, and calls the deployments of models. Ray exports its
-metrics, next to Serve's own metrics of queues and replicas."""
+"""The gateway deployment, which serves HTTP, runs the recipe, and calls the deployments of models."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import Callable
 from logging.handlers import WatchedFileHandler
 
 from fastapi import FastAPI
@@ -30,7 +28,7 @@ from raypipe.store.housekeeping import disk_bytes
 
 WARM_S = 60.0
 """Seconds for the questions that a replica answers before it gets requests. Meanwhile the deployments load
-embedders and rerankers, in seconds. If these are down, the replica starts all the same."""
+embedders and rerankers, in seconds. If they are down, the replica starts without."""
 
 STORE_LOOK_S = 600.0
 """Seconds between two measurements of a store's bytes, which list the files of all tables."""
@@ -50,7 +48,7 @@ class Gateway:
         rerank: DeploymentHandle,
         generate: DeploymentHandle | None,
     ) -> None:
-        """`recipe` None: the gateway follows the live release of the store."""
+        """Starts the gateway. `recipe` None: it follows the live release of the store."""
         _configure_logging(config.log)
         self._config, self._store = config, store
         handles = [h for h in (embed, rerank, generate) if h is not None]
@@ -73,7 +71,9 @@ class Gateway:
         """Builds the app. Serve calls this in the replica, after `__init__`."""
         capture = None
         if self._config.capture is not None:
-            capture = Capture(self._store, self._config.capture, count_captured())
+            captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
+            count = lambda event: captured.inc(tags={"event": event})  # noqa: E731
+            capture = Capture(self._store, self._config.capture, count)
         return create_app(  # Serve's proxy sets ids
             self._router, self._config, RayMetrics(), True, capture, self._warm
         )
@@ -85,7 +85,7 @@ class Gateway:
 
     async def _warm(self) -> None:
         """Answers warm-up questions before this replica gets requests. A missing or unavailable part does not
-        prevent the start: requests report it, and are answered once it is available."""
+        prevent the start: requests report it."""
         try:
             async with asyncio.timeout(WARM_S):
                 await (await self._router.current()).warm(WARM_S)
@@ -111,8 +111,8 @@ class Gateway:
 
 
 def _configure_logging(file: str | None) -> None:
-    """Writes JSON lines to a file, which may be moved meanwhile, or to this process's stderr, which Ray
-    keeps. Level INFO has a line per request. Several gateways may append to one file."""
+    """Writes the log as JSON lines, one per request, to a file or to stderr, which Ray keeps. The file may be
+    moved meanwhile, and several gateways may append to it."""
     logger = logging.getLogger("raypipe")
     handler = logging.StreamHandler(sys.stderr) if file is None else WatchedFileHandler(file)
     handler.setFormatter(JsonLines())
@@ -174,9 +174,3 @@ class RayMetrics(RequestMetrics):
         reply = q.replies.get(q.origin)
         if reply is not None and reply.confidence is not None:
             self._confidence.observe(max(reply.confidence, 1e-6))
-
-
-def count_captured() -> Callable[[str], None]:
-    """Returns a function that counts events of captured answers (`serving.capture.Event`)."""
-    captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
-    return lambda event: captured.inc(tags={"event": event})

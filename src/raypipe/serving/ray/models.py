@@ -1,10 +1,10 @@
-"""Deployments of models, and calls to them. A deployment has one kind of models in one process, and batches
-concurrent calls. A call is retried if its replica dies, and cancelled if its caller stops waiting."""
+"""Deployments of models, and calls to them. A replica has models of one kind, and batches concurrent calls.
+A call is retried if its replica dies, and cancelled if its caller stops waiting."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -24,20 +24,14 @@ from raypipe.models.kit import LocalKit, warm_up
 
 MICRO_BATCH = 16
 """Most calls in one batch. The next batch collects while one computes, so no call waits for others to arrive.
-With fifty pairs per call this is 800 pairs, several batches of any model's own size."""
+With fifty pairs per call this is 800 pairs, several batches of a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call to a deployment: a model and its inputs."""
-
     model: Model
     inputs: Sequence[Any]
     role: Role = "query"  # role of texts to embed
-
-    @property
-    def kind(self) -> Hashable:
-        return self.model, self.role
 
 
 class ModelDeployment:
@@ -54,7 +48,7 @@ class ModelDeployment:
         return rows_of(await self._batched(ModelCall(model, inputs, role)))
 
     async def compute_unbatched(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
-        """Computes as `compute`, without inputs of other calls in the batch."""
+        """Computes the inputs of this call only."""
         if model.kind == "embedder":
             return await self._kit.embedder(model)(inputs, role)
         return await self._kit.reranker(model)(inputs)
@@ -100,12 +94,12 @@ class ModelDeployment:
 async def micro_batch(
     calls: Sequence[ModelCall], compute: Callable[[ModelCall, list[Any]], Any]
 ) -> list[np.ndarray | Exception]:
-    """Computes calls in one batch per kind; returns each call's rows, or the exception of its batch."""
-    kinds: dict[Hashable, list[int]] = {}
+    """Computes calls in one batch per model and role; returns each call's rows, or its batch's exception."""
+    batches: dict[tuple[Model, Role], list[int]] = {}
     for i, call in enumerate(calls):
-        kinds.setdefault(call.kind, []).append(i)
+        batches.setdefault((call.model, call.role), []).append(i)
     results: dict[int, np.ndarray | Exception] = {}
-    for at in kinds.values():
+    for at in batches.values():
         try:
             rows = await compute(calls[at[0]], [x for i in at for x in calls[i].inputs])
         except Exception as e:
@@ -124,9 +118,9 @@ def rows_of(result: np.ndarray | Exception) -> np.ndarray:
 
 
 MAX_ATTEMPTS = 3
-"""Attempts per call. Models are pure functions, so a retry is safe. An input that kills its replica kills at
-most this many. Each one that dies before it accepts the call adds one, since Serve resends such a call by
-itself. Last attempts run one at a time, so a call that met such an input twice does not meet it again."""
+"""Attempts per call. Models are pure functions, so a retry is safe. An input that kills replicas kills at
+most this many, and one more for each replica that dies before it accepts the call, since Serve resends such a
+call. Last attempts run one at a time, so a call that met such an input twice does not meet it again."""
 
 REPLICA_DIED = (RayActorError, ReplicaUnavailableError)
 

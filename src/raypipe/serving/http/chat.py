@@ -1,11 +1,10 @@
 """The OpenAI chat protocol for the endpoint's questions: existing chat clients work unchanged.
 
-The question is the last user message. Earlier user and assistant messages are its turns, if they are text:
-the newest 20, and the first 2,000 characters of each. All other messages are ignored, whatever their content,
-since a recipe has its own prompts. For the same reason sampling fields are accepted without effect. Fields
-that would change the kind of reply (tools, several choices, a response format) are refused, except with a
-value that changes nothing. The evidence is in `annotations`, as url_citation, and, exact to the character, in
-`raypipe`.
+The question is the last user message. Earlier user and assistant messages with text are its turns: the newest
+20, and the first 2,000 characters of each. All other messages are ignored, and sampling fields have no
+effect, since a recipe has its own prompts and sampling. Fields that would change the kind of reply (tools,
+several choices, a response format) are refused, except with a value that changes nothing. The evidence is in
+`annotations`, as url_citation, and, exact to the character, in `raypipe`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from raypipe.core.records import ABSTAINED, RANKED
 from raypipe.readers.conversation import text_of, turns_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.http.errors import RequestRefused, chat_error
-from raypipe.serving.http.replies import QUOTE, WEIGHTS, AnswerFields, AnswerResponse, Shape, says
+from raypipe.serving.http.replies import PAGE, QUOTE, WEIGHTS, AnswerFields, AnswerResponse, Shape, says
 from raypipe.serving.http.requests import QueryBody, QueryOptions, StrictBody, TurnBody, mistake
 from raypipe.serving.http.stream import KEEP_ALIVE_S, Event, encode_event
 from raypipe.text.turns import TURN_CHARS
@@ -30,7 +29,7 @@ from raypipe.text.turns import TURN_CHARS
 NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
 
 _FIRST_MISTAKE = Field(fail_fast=True)
-"""Ends the check of an unbounded list at its first mistake: a check for all mistakes took 50 s for 32 MB."""
+"""Ends the check of an unbounded list at the first mistake: a check for all mistakes took 50 s for 32 MB."""
 _NOT_KEPT = AfterValidator(lambda value: None)  # drops the value: millions of values would take gigabytes
 
 
@@ -133,14 +132,13 @@ class ChatBody(StrictBody):
     @field_validator("messages", mode="before")
     @classmethod
     def _others_are_not_read(cls, turns: Any) -> Any:
-        """Reduces all messages except the question to their roles, and turns also to their texts. Such
-        messages may contain tools, images and much else."""
+        """Drops all content except the question and the texts of turns: tools, images and much else."""
         if not isinstance(turns, list):
             return turns
         roles = [turn.get("role") if isinstance(turn, dict) else None for turn in turns]
         last = max((i for i, role in enumerate(roles) if role == "user"), default=-1)
         return [
-            {"role": role, "content": _kept(turn["content"] if "content" in turn and i < last else None)}
+            {"role": role, "content": _kept(turn.get("content") if i < last else None)}
             if isinstance(role, str) and i != last
             else turn
             for i, (turn, role) in enumerate(zip(turns, roles, strict=True))
@@ -156,20 +154,18 @@ class ChatBody(StrictBody):
         """Returns the question with its turns. Raises RequestRefused if there is none."""
         last = max((i for i, turn in enumerate(self.messages) if turn.role == "user"), default=-1)
         text = self.messages[last].joined_text() if last >= 0 else ""
-        if not text.strip():
-            raise RequestRefused(
-                HTTPStatus.BAD_REQUEST, "Invalid request: expected a user message with text."
+        if not text.strip() or len(text) > 10_000:
+            expected = (
+                "a question of at most 10000 characters" if text.strip() else "a user message with text"
             )
-        if len(text) > 10_000:
-            detail = "Invalid request: expected a question of at most 10000 characters."
-            raise RequestRefused(HTTPStatus.BAD_REQUEST, detail)
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, f"Invalid request: expected {expected}.")
         before = [{"role": m.role, "text": m.joined_text()} for m in self.messages[:last]]
         turns = [TurnBody(role=t.role, text=t.text) for t in turns_of(before, "messages")]
         return QueryBody(query=text, turns=turns, **dict(self.raypipe))
 
 
 def _kept(content: Any) -> str | None:
-    """Returns the text of an earlier message, cut to what a turn keeps; ignores other content."""
+    """Returns the text of an earlier message, cut to TURN_CHARS; None for other content."""
     text = text_of(content)
     return text.strip()[:TURN_CHARS] if isinstance(text, str) else None
 
@@ -177,7 +173,7 @@ def _kept(content: Any) -> str | None:
 class UrlCitation(Shape):
     """A source that supports the answer."""
 
-    url: str = says("Url that cites the source.", "https://en.example.org/ada")
+    url: str = says("Url that cites the source.", PAGE)
     title: str = says("The beginning of the quote.", QUOTE)
     start_index: int = says("Always 0: it is about the whole answer.", 0)
     end_index: int = says("Length of the answer.", 12)
@@ -225,9 +221,7 @@ class ChatCompletion(Shape):
     model: str = says("The model that the request named.", "raypipe")
     choices: list[ChatChoice] = Field(description="One choice.")
     usage: ChatUsage = Field(description="Tokens of language models.")
-    raypipe: AnswerFields = Field(
-        description="Fields of /v1/answer's reply that the protocol has no place for."
-    )
+    raypipe: AnswerFields = Field(description="Fields of /v1/answer that the protocol has no place for.")
 
 
 class ChatErrorFields(Shape):
@@ -274,7 +268,7 @@ def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
 async def chunks(
     id: str, model: str, counts: bool, events: AsyncIterator[Event | None]
 ) -> AsyncIterator[bytes]:
-    """Yields the reply as the protocol streams it, without drafts: a client would show them as the answer."""
+    """Yields the stream of a reply, without drafts, which a client would show as the answer."""
     head = _head(id, model, "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
