@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.evaluation.judge_check import Checked, corrected_score
+from raypipe.evaluation.judge_check import VerdictSample, corrected_score
 from raypipe.metrics.paired_tests import conclude, group_sums, mean_interval, paired, sign_flip
 
 Floats = npt.NDArray[np.float64]
@@ -111,8 +111,8 @@ def simulate_judge(setting: JudgeSetting, runs: int, seed: int) -> Outcome:
             strict,
         ]  # called right: truly, not; called wrong: truly, not
         drawn = rng.multivariate_hypergeometric(kinds, min(setting.labelled, sum(kinds)))
-        called_right = Checked(kinds[0] + kinds[1], int(drawn[0] + drawn[1]), int(drawn[1]))
-        called_wrong = Checked(kinds[2] + kinds[3], int(drawn[2] + drawn[3]), int(drawn[3]))
+        called_right = VerdictSample(kinds[0] + kinds[1], int(drawn[0] + drawn[1]), int(drawn[1]))
+        called_wrong = VerdictSample(kinds[2] + kinds[3], int(drawn[2] + drawn[3]), int(drawn[3]))
         low, high = corrected_score(right, missing, wrong, called_right, called_wrong).interval
         held += low <= truth <= high
     return Outcome(runs, 0.0, held / runs)

@@ -28,7 +28,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.textfile import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.wording import hours, ranged, seconds
+from raypipe.evaluation.report.formatting import hours, ranged, seconds
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline

@@ -110,7 +110,7 @@ def test_replies_that_were_cut_are_counted_and_are_wrong_by_the_rule_words(folde
     assert "8 of 8 replies of compress were cut at 3 tokens" in out
     assert "8 of 8 replies of generate:llm were cut at 2 tokens" in out
     run = judged_run(folder / "short", "words")
-    open_ = [v for v in run.marks()[0].verdicts if v.outcome != "unscored"]
+    open_ = [v for v in run.marks().verdicts if v.outcome != "unscored"]
     assert open_ and all((v.outcome, v.reason) == ("hallucination", "cut") for v in open_)
     assert json.loads(RunFolder(folder / "sure").record.read_text())["cut_replies"] == []
 

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.fit_decide import FOLDS, folds_of
-from raypipe.evaluation.fits import DecidedAnswer
+from raypipe.evaluation.fit_decide import FOLDS, DecidedAnswer, folds_of
 
 RUN = Path("run")
 
 
 def answers(*keys: str) -> list[DecidedAnswer]:
-    return [DecidedAnswer(f"q{i}", k, {}, 1.0, 0.0, True, None, {}) for i, k in enumerate(keys)]
+    return [DecidedAnswer(f"q{i}", k, 1.0, 0.0, True, None, {}) for i, k in enumerate(keys)]
 
 
 def test_two_groups_are_in_two_folds_whatever_they_are_called() -> None:

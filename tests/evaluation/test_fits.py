@@ -24,7 +24,7 @@ from raypipe.core.digests import half_of
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import Plugin
 from raypipe.evaluation.evaluate import Evaluation, evaluate
-from raypipe.evaluation.fits import question_of
+from raypipe.evaluation.fit_run import question_of
 from raypipe.evaluation.judge import OwnJudge
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.experiments import print_fit

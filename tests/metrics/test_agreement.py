@@ -10,7 +10,7 @@ import pytest
 from checkout import BENCH
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from raypipe.evaluation.judge_check import Checked, agreement, corrected_score
+from raypipe.evaluation.judge_check import VerdictSample, agreement, corrected_score
 
 
 @pytest.mark.parametrize("counts", [(20, 5, 10, 15), (70, 3, 1, 26), (10, 0, 0, 10), (5, 9, 8, 3)])
@@ -32,19 +32,19 @@ def test_one_verdict_alone_has_an_agreement_and_no_kappa() -> None:
 
 def test_the_error_of_each_verdict_is_taken_out() -> None:
     # 40 of 100 questions judged right, of which a fifth is wrong; 60 wrong, of which a tenth is right.
-    found = corrected_score(0, 0, 0, Checked(40, 20, 4), Checked(60, 30, 3))
+    found = corrected_score(0, 0, 0, VerdictSample(40, 20, 4), VerdictSample(60, 30, 3))
     assert found.judged == pytest.approx(-0.2)
     assert found.corrected == pytest.approx(-0.2 - 2 * 0.2 * 0.4 + 2 * 0.1 * 0.6)
     assert found.interval[0] < found.corrected < found.interval[1] and found.labelled == 50
-    few = corrected_score(0, 0, 0, Checked(40, 5, 1), Checked(60, 10, 1))
+    few = corrected_score(0, 0, 0, VerdictSample(40, 5, 1), VerdictSample(60, 10, 1))
     assert few.interval[1] - few.interval[0] > found.interval[1] - found.interval[0]
 
 
 def test_a_verdict_without_labels_leaves_the_score_uncorrected() -> None:
     with pytest.raises(ValueError, match="none of the 60 answers that the judge called wrong has a label"):
-        corrected_score(1, 2, 3, Checked(40, 20, 4), Checked(60, 0, 0))
+        corrected_score(1, 2, 3, VerdictSample(40, 20, 4), VerdictSample(60, 0, 0))
     with pytest.raises(ValueError, match="no scored question"):
-        corrected_score(0, 0, 0, Checked(0, 0, 0), Checked(0, 0, 0))
+        corrected_score(0, 0, 0, VerdictSample(0, 0, 0), VerdictSample(0, 0, 0))
 
 
 @pytest.mark.slow

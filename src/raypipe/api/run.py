@@ -35,7 +35,7 @@ from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.wording import headline
+from raypipe.evaluation.report.formatting import headline
 from raypipe.evaluation.result_table import flat_rows
 from raypipe.metrics.crag_rules import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind

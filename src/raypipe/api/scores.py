@@ -21,7 +21,7 @@ from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck, SliceAgreement
 from raypipe.metrics import ranking
 from raypipe.metrics.crag_rules import CragScore, Prediction, Rule, RuleScore
-from raypipe.metrics.kinds import MeasureSlice, MeasureSummary, open_kind
+from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 
@@ -89,10 +89,10 @@ def score_crag(
         require_file(out, "--out")
     said = None if labels is None else read_labels(Path(labels))
     run = opened(session or Session(), predictions, rule, judge, trim)
-    marks, people = run.marks(said)
+    marks = run.labelled(said).marks()
     if out is not None:
         write_json_lines(Path(out), prediction_lines(run, marks))
-    return CragScoreResult(marks.total(), run.called, run.trim, people, run.normalized)
+    return CragScoreResult(marks.total(), run.called, run.trim, marks.people, run.normalized)
 
 
 def score_qa(predictions: str | Path) -> QaScoreResult:
@@ -110,7 +110,7 @@ def score_qa(predictions: str | Path) -> QaScoreResult:
 
         read(file)  # raises if its eval was killed
         file = RunFolder(file).predictions
-    scores, normalized = score_qa_file(file, open_kind("qa"))
+    scores, normalized = score_qa_file(file)
     return QaScoreResult(scores.lead, scores.measures, scores.slices, normalized)
 
 
@@ -235,7 +235,6 @@ def check_judge(
         raise ConfError(f"judge check: {place} is no run's folder; name the run of these labels with --run")
     found = runs.judged_run(place, rule)
     runs.require_distinct(found)
-    runs.require_readable(found)
     return JudgeCheckResult(checking.check(found, runs.read_labels(Path(labels))))
 
 
@@ -258,7 +257,6 @@ def pick_to_label(
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")
     found = runs.judged_run(Session().local_run(run), rule)
     runs.require_distinct(found)
-    runs.require_readable(found)
     known = None if labels is None else runs.read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, known)
     write_json_lines(Path(out), lines)

@@ -19,7 +19,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.index import AnnRecall, VectorHit
 from raypipe.core.protocols import FIELDS
 from raypipe.core.records import Question, digest
-from raypipe.evaluation.report.wording import recall_text
+from raypipe.evaluation.report.formatting import recall_text
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import AnnStage, ann_stages, ann_states, require_measured, tables_now
@@ -34,9 +34,8 @@ QUESTIONS = 200  # questions to measure recall on: 5 % of them are ten
 
 def recalls(pipeline: Pipeline) -> list[AnnRecall]:
     """Builds and measures the approximate indexes that a recipe searches; returns the recall of each stage.
-    Builds an index if it is missing or lacks vectors. If some stage was never measured with its settings,
-    measures all of them. Raises RecallTooLow if a recall is too low, DataError if a measurement finds no
-    stored question that searches the whole store, and as `built` does."""
+    If some stage was never measured with its settings, measures all of them. Raises RecallTooLow, and as
+    `built` and `measured` do."""
     built(pipeline)
     if any(state.recall is None for state in ann_states(pipeline.store, pipeline.recipe)):
         for stage, recall in measured(pipeline):
@@ -45,8 +44,7 @@ def recalls(pipeline: Pipeline) -> list[AnnRecall]:
 
 
 def built(pipeline: Pipeline) -> list[str]:
-    """Builds the indexes that are missing or lack vectors. Returns the names of their tables. Raises
-    ConfError, and StoreError if the vectors are missing."""
+    """Builds the indexes that are missing or lack vectors. Returns the names of their tables."""
     done: list[str] = []
     with driving(pipeline.store, f"ann {pipeline.recipe.name}"):
         for stage in ann_stages(pipeline.recipe):
@@ -91,8 +89,7 @@ def sample(pipeline: Pipeline, count: int) -> list[Question]:
 async def _searched(
     pipeline: Pipeline, stage: AnnStage, index: LanceIndex, questions: Sequence[Question]
 ) -> tuple[list[list[VectorHit]], list[list[VectorHit]]]:
-    """Returns the hits of the exact and of the approximate search. Question vectors come from the memo if it
-    has them."""
+    """Returns the exact and the approximate hits. Takes question vectors from the memo if it has them."""
     step = next(s.step for s in pipeline.recipe.question if s.name == stage.name)
     template = getattr(step, "query", PLAIN)
     render = query_renderer(template if query_reads(template) <= FIELDS else PLAIN)

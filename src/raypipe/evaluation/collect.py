@@ -60,7 +60,7 @@ HEADINGS = ("title", "heading")
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectedAnswers:
     """Values collected from all answers of a run, for scoring and for the run's record."""
 
     faults: AnswerFaults
@@ -84,6 +84,28 @@ class Collected:
     cut: Counter[str] = field(default_factory=Counter)  # reply name -> replies cut at the length limit
     kept: dict[str, str] = field(default_factory=dict)  # question id -> earlier run that gave its answer
 
+    def count_citations(self, question: Question) -> None:
+        """Counts the citations of a question as asked, before any step narrowed them."""
+        self.everything |= question.citations is None
+        cited = question.citations or ()
+        self.citations += len(cited)
+        self.empty_pages += sum(c.page is None for c in cited)
+        self.pages.update(c.page for c in cited if c.page)
+        self.sources.update(s for c in cited for s in c.sources())
+
+    def count_answer(
+        self, answered: Question, prompts: Mapping[str, Mapping[str, Any]], states: bool
+    ) -> None:
+        """Counts the faults, origin and replies of an answer by this recipe. `prompts`: reply name -> prompt
+        columns. `states`: True: also collects the confidence that the answer states."""
+        self.faults.add(answered)
+        if answered.origin:
+            self.answered_by[answered.origin] += 1
+        self.replies.update(prompts.keys())
+        self.cut.update(name for name, p in prompts.items() if p["finish"] == "length")
+        if states and answered.outcome == ANSWERED and answered.origin in answered.replies:
+            self.stated[answered.id] = answered.replies[answered.origin].confidence
+
 
 def collect(
     pipeline: Pipeline,
@@ -92,19 +114,16 @@ def collect(
     table: ResultTable,
     form: GoldForm,
     seconds: Mapping[str, Mapping[str, float]],
-) -> Collected:
-    """Writes the answers of these questions, in order, into the table of results. Returns the collected
-    values.
+) -> CollectedAnswers:
+    """Writes the answers into the table of results, in order. Returns the collected values.
 
     `sources`: the evidence of the answers. An answer kept from an earlier run, perhaps of another recipe, is
     scored, but its faults, prompts, losses and calls are not collected. `form`: form of the golds. `seconds`:
     question id -> stage -> seconds, for questions that this run answered. If the recipe has a language model,
-    its answers are checked for injected prompts. Raises KeyError for a passage without a text; no step makes
-    one, so it would be a defect.
-    """
+    its answers are checked for injected prompts. Raises KeyError for a passage without a text, a defect."""
     store, recipe = pipeline.store, pipeline.recipe
-    found, index = Collected(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
-    found.kept = {id: key.kept for id, key in sources.kept.items()}
+    found, index = CollectedAnswers(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
+    found.kept = {id: key.kept for id, key in sources.kept_answers.items()}
     searching = {"": index}  # run that answered -> the index it searched; "": this run
     for past in filter(None, (find(store, id) for id in dict.fromkeys(found.kept.values()))):
         searching[past.run] = LanceIndex(searched_at(store.uri, description(past.recipe), past.tables))
@@ -119,65 +138,51 @@ def collect(
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
             batch = [answered for _, answered in pairs]
-            own = [q for q in batch if q.id not in sources.kept]
-            for question, answered in pairs:
-                _count(question, answered, found, question.id not in sources.kept)
+            own = [pair for pair in pairs if pair[0].id not in found.kept]
             golds = golds_of(store, [q.id for q in batch], form)
             seen = {q.id: has_seen(fits, q.text) for q in batch}
             text, paragraphs = loop.run(_texts(searching, batch, found.kept, form))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
-            prompts = {**{q.id: {} for q in batch}, **loop.run(lookup.of(own))}
-            cut = {q.id: {n for n, p in prompts[q.id].items() if p["finish"] == "length"} for q in batch}
-            for q in own:
-                found.replies.update(prompts[q.id].keys())
-                found.cut.update(cut[q.id])
+            prompts = {**{q.id: {} for q in batch}, **loop.run(lookup.of([q for _, q in own]))}
+            for question, _ in pairs:
+                found.count_citations(question)
+            for _, q in own:
+                found.count_answer(q, prompts[q.id], q.id in golds and not seen[q.id])
                 if q.id in golds:
                     routing.add(q, golds[q.id])
-                    if q.outcome == ANSWERED and q.origin in q.replies and not seen[q.id]:
-                        found.stated[q.id] = q.replies[q.origin].confidence
-            short = {q.id for q in batch if q.origin in cut[q.id]}
-            _pair(store, batch, golds, form, found, paragraphs, short)
+            cut = {q.id for q in batch if prompts[q.id].get(q.origin, {}).get("finish") == "length"}
+            _pair(store, batch, golds, form, found, paragraphs, cut)
             rows = []
             for asked_as, q in pairs:
-                if (took := seconds.get(q.id)) is not None:
-                    let_in = {s.name for s in recipe.question if s.admits(q)}
-                    took = {stage: s for stage, s in took.items() if stage in let_in}
-                gold, sent = golds.get(q.id), {**_turns_read(recipe, q, asked_as.text), **prompts[q.id]}
-                shown, of = replace(q, text=asked_as.text), paragraphs.get(q.id, ())
+                shown, gold = replace(q, text=asked_as.text), golds.get(q.id)
+                sent = {**_turns_read(recipe, q, asked_as.text), **prompts[q.id]}
+                took, of = _seconds(recipe, q, seconds.get(q.id)), paragraphs.get(q.id, ())
                 kept = found.kept.get(q.id)
                 rows.append(row(shown, gold, text, sent, layouts, seen[q.id], took, roots, of, kept))
             table.add(rows)
-            found.lost |= loop.run(losses.of([p for p in pairs if p[0].id not in found.kept], golds))
+            found.lost |= loop.run(losses.of(own, golds))
             if found.prompt_injection is not None:
-                found.prompt_injection += followed(([text[c] for c in q.order], q.answer) for q in own)
+                found.prompt_injection += followed(([text[c] for c in q.order], q.answer) for _, q in own)
     found.routing = routing.found()
     found.lost |= losses.rest()
     found.loss_notes = tuple(losses.notes)
     return found
 
 
+def _seconds(recipe: Recipe, q: Question, took: Mapping[str, float] | None) -> Mapping[str, float] | None:
+    """Keeps the seconds of the stages whose gate admitted the question."""
+    if took is None:
+        return None
+    let_in = {s.name for s in recipe.question if s.admits(q)}
+    return {stage: s for stage, s in took.items() if stage in let_in}
+
+
 def _turns_read(recipe: Recipe, question: Question, text: str) -> dict[str, dict[str, Any]]:
-    """Maps the reply of each step that rewrites a question with earlier turns to a conversation: the turns,
-    then the question `text` as it was asked. The table of results shows it as the reply's prompt. Returns an
-    empty mapping for a question without turns."""
+    """Maps each reply that rewrites a question with earlier turns to these turns and the question `text` as
+    asked. The table shows them as the prompt of the reply. Empty for a question without turns."""
     into = [n for s in recipe.question if of_turns(s.step) for n in named(s.step.writes(), "replies")]
     said = [{"role": t.role, "content": t.text} for t in question.turns]
     return {n: {"prompt": [*said, {"role": "user", "content": text}]} for n in into if said}
-
-
-def _count(question: Question, answered: Question, found: Collected, own: bool) -> None:
-    """Counts a question's citations, as they were before any step narrowed them. If `own` is true, this
-    recipe gave the answer; then also counts the answer's faults, and the reply that the answer comes from."""
-    if own:
-        found.faults.add(answered)
-    if own and answered.origin:
-        found.answered_by[answered.origin] += 1
-    found.everything |= question.citations is None
-    cited = question.citations or ()
-    found.citations += len(cited)
-    found.empty_pages += sum(c.page is None for c in cited)
-    found.pages.update(c.page for c in cited if c.page)
-    found.sources.update(s for c in cited for s in c.sources())
 
 
 def _pair(
@@ -185,17 +190,15 @@ def _pair(
     batch: Sequence[Question],
     golds: Mapping[str, Gold],
     form: GoldForm,
-    found: Collected,
+    found: CollectedAnswers,
     paragraphs: Mapping[str, tuple[str, ...]],
     cut: Container[str],
 ) -> None:
-    """Pairs these answers with their golds, and adds the pairs to the rows of `found`. For form `grades`,
-    pairs ranked documents with judged ones; a failed question has no ranked documents. `cut`: ids of
-    questions whose answer hit the length limit."""
+    """Pairs answers with their golds, and adds the pairs to `found`. For form `grades`, pairs ranked
+    documents with judged ones. `cut`: ids of questions whose answer hit the length limit."""
     if form != "grades":
         rows, without = pair(batch, golds, {})
-        evidence = ((r, paragraphs.get(r.question, ())) for r in rows)
-        rows = [replace(r, evidence=of, cut=r.question in cut) for r, of in evidence]
+        rows = [replace(r, evidence=paragraphs.get(r.question, ()), cut=r.question in cut) for r in rows]
     else:
         judged = [q for q in batch if q.id in golds and golds[q.id].grades]
         sources = {h.source for q in judged for h in q.hits}
@@ -214,9 +217,8 @@ def _pair(
 async def _texts(
     searching: Mapping[str, Index], batch: Sequence[Question], kept: Mapping[str, str], form: GoldForm
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Returns chunk -> text for the passages that the table needs, and question id -> paragraphs of papers.
-    Reads the texts from the index that the answering run searched. `searching`: run -> its index; "" is this
-    run. `kept`: question id -> earlier run whose answer was kept."""
+    """Returns chunk -> text for the table, and question id -> paragraphs of papers, from the index that the
+    answering run searched. `searching`: run -> its index; "" is this run. `kept`: question id -> run."""
     text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
     for run, index in searching.items():
         some = [q for q in batch if kept.get(q.id, "") == run]
@@ -252,7 +254,7 @@ async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[
 _NOT_CACHED = Fault(STEP, "not_cached", "the memo holds no reply to this chat", transient=True)
 
 
-class Unasked(ForwardingKit[Kit]):
+class NoReplyKit(ForwardingKit[Kit]):
     """A kit whose language models return no reply to any chat."""
 
     def generator(self, model: Model) -> Generator:
@@ -276,7 +278,7 @@ class PromptLookup:
         for stage in recipe.question:
             if not isinstance(step := stage.step, Generate):
                 continue
-            recorder = ChatRecorder(cached(Unasked(kit), memo(), CallCounts()))
+            recorder = ChatRecorder(cached(NoReplyKit(kit), memo(), CallCounts()))
             try:
                 ask = step.open(recorder)
             except (ConfError, ModelMissing) as e:

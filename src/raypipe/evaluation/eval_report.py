@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from raypipe.core.bounded_rows import batches
 from raypipe.core.records import IDK
-from raypipe.evaluation.collect import Collected
+from raypipe.evaluation.collect import CollectedAnswers
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, labelled
@@ -75,7 +75,7 @@ SOURCES_AT_ONCE = 4096  # sources whose chunks are counted in one read: some 10 
 class ScoredAnswers:
     """Verdicts and measures of a run's answers."""
 
-    answers: Collected
+    answers: CollectedAnswers
     kind: kinds.DataKind
     rows: Sequence[Prediction]  # answers with a gold, with the verdicts of judge and people
     marks: Marks
@@ -90,7 +90,7 @@ class ScoredAnswers:
 def score_answers(
     store: Store,
     recipe: Recipe,
-    answers: Collected,
+    answers: CollectedAnswers,
     scoring: Scoring,
     judge: Judge | None,
     labels: PersonLabels | None,
@@ -99,9 +99,8 @@ def score_answers(
     counts: Counts,
 ) -> ScoredAnswers:
     """Scores the collected answers of a recipe. `judge`: decides the answers that the rule leaves open; None:
-    they are not scored. `labels`: people's, which outrank rule and judge; None: none. `fresh`: True: the
-    judge's cached replies are ignored. `spend`: checks a cap before the judge's calls; None: no cap.
-    `counts`: stage -> counters of this run."""
+    they are not scored. `labels`: people's, which outrank rule and judge. `fresh`: ignores the judge's cached
+    replies. `spend`: checks a cap before the judge's calls. `counts`: stage -> counters of this run."""
     rows, said = list(answers.rows), None
     if judge is not None:
         replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
@@ -122,10 +121,10 @@ def score_answers(
     marks, scores = kinds.marks_of(scoring.kind, rows), kinds.score(scoring.kind, kind_id(scoring.name), rows)
     right = verdicts(scoring.kind, rows, scores)
     own = {id: fine for id, fine in right.items() if id not in answers.kept}
-    label_line = None
-    if labels is not None:
-        used = sum(r.person is not None for r in rows)
-        label_line = LabelLine(labels.file, len(labels.by_answer), used, marks.people)
+    used = sum(r.person is not None for r in rows)
+    of_labels = (
+        LabelLine(labels.file, len(labels.by_answer), used, marks.people) if labels is not None else None
+    )
     return ScoredAnswers(
         answers=answers,
         kind=scoring.kind,
@@ -136,17 +135,16 @@ def score_answers(
         lost=losses(own, answers.lost, (*answers.loss_notes, *(c.sentence() for c in cut))),
         cut=tuple(cut),
         judge=said,
-        labels=label_line,
+        labels=of_labels,
     )
 
 
 def verdicts(
     kind: kinds.DataKind, rows: Sequence[Prediction], scores: kinds.RunScores
 ) -> dict[str, bool | None]:
-    """Maps question ids to whether the answer is right; None: not scored. A failed question is not scored,
-    even if its kind has measures for it."""
-    rankings = kinds.gold_form(kind) == "grades"
-    failed = {r.question for r in rows if (r.ranked if rankings else r.prediction) is None}
+    """Maps question ids to whether the answer is right; None: not scored, such as a failed question."""
+    ranks = kinds.gold_form(kind) == "grades"
+    failed = {r.question for r in rows if (r.ranked if ranks else r.prediction) is None}
     values = ((r.question, scores.values[r.question]) for r in rows)
     return {id: None if id in failed else kinds.right_of(kind, v) for id, v in values}
 
@@ -161,8 +159,7 @@ def run_record(
     **known: Any,
 ) -> Run:
     """Builds the record of a run whose answers are scored. `done`: counters of the run; `read`: summary of
-    the ingested files, None: none; `measured`: earlier runs on this machine, for the flip rate; `known`:
-    further fields of the record."""
+    the ingested files; `measured`: earlier runs on this machine; `known`: further fields of the record."""
     recipe, answers, worker = pipeline.recipe, scored.answers, pipeline.worker
     seconds, asks, prices = pipeline.clock.total(), asking(recipe), pipeline.caps.prices
     attempt = _lines(recipe, plan, done.since(), {})
@@ -244,7 +241,7 @@ def _answers(recipe: Recipe, scored: ScoredAnswers) -> dict[str, Any]:
     }
 
 
-def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
+def _corpus(pipeline: Pipeline, answers: CollectedAnswers) -> dict[str, Any]:
     """Returns the record's fields about the searched sources, counted in the stored tables."""
     chunks, parsers = 0, Counter[str]()
 
@@ -270,9 +267,8 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
 
 
 def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:
-    """Returns a line for each stage. A corpus stage that calls no model counts rows instead of calls.
-    `earlier`: counters of earlier, stopped attempts. This plan does not include their work, so it is added to
-    the planned and expected calls."""
+    """Returns a line for each stage; a corpus stage that calls no model counts rows. The plan lacks the work
+    of `earlier`, stopped attempts, so it is added to the planned and expected calls."""
     planned, likely = plan.planned(), {s.step: s.expected for s in plan.steps}
     reasons = {s.step: tuple(s.reasons) for s in plan.steps}
     works = {s.name for s in recipe.corpus if not asked_models(s.step)}

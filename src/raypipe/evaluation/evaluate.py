@@ -87,18 +87,9 @@ def evaluate(
     `data`: files to read first, whose format is in `how`. The questions are those that the option `only`
     names, by default those of `data`, and without `data` all stored ones. `judge` and `labels` are the opened
     forms of the names in `how`. `measured`: runs on this machine, on any store, which show its speed. Raises
-    DataError if there are no questions, or none with a gold of the given kind. Raises ConfError if the kind
-    cannot use the rule or the judge, if options exclude each other, and if the oracle has no stage to replace
-    or no golds.
-    Raises DiskFull if the plan does not fit on the disk, CapReached at a cap, and the errors of ingest, index
-    and answer.
-    """
-    if how.oracle is not None:
-        require_stage(pipeline.recipe, how.oracle)
-    if how.only_new and (no := [n for n in ("fresh", "refresh", "oracle") if getattr(how, n)]):
-        raise ConfError(
-            f"--only-new: expected without --{no[0]}, since it keeps the answers of an earlier run"
-        )
+    DataError without questions or golds of the given kind, ConfError for options that do not fit, DiskFull,
+    CapReached, and the errors of ingest, index and answer."""
+    _require_options(pipeline, how)
     started, clock, store = time.time(), WallClock(began=how.began), pipeline.store
     pipeline = replace(pipeline, clock=clock)
     with driving(store, f"eval {pipeline.recipe.name}"):
@@ -109,8 +100,8 @@ def evaluate(
         kept = kept_answers(store, questions) if how.only_new else {}
         asked = replace(questions, ids=tuple(id for id in questions.ids if id not in kept))
         scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None, labels)
-        oracle = f"-oracle-{how.oracle}" if how.oracle else ""
-        done = RunCounters.load(store, pipeline.recipe.digest() + oracle)
+        counted = pipeline.recipe.digest() + (f"-oracle-{how.oracle}" if how.oracle else "")
+        done = RunCounters.load(store, counted)
         recipe, golds, indexed = oracle_recipe(pipeline, asked, scoring, done, how, measured)
         pipeline = replace(pipeline, recipe=recipe)
         if how.retry_faults:
@@ -128,17 +119,9 @@ def evaluate(
             new = asked.ids if how.fresh else pipeline.unanswered(pipeline.keys(asked, sources))
             todo = {*new, *(renewed & set(asked.ids))}
             pipeline.answer(asked, how.fresh, done, expired)
-        folder, caps, run = RunFolder(out), pipeline.caps, uuid.uuid4().hex
-        spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
-        with clock.part("scoring"), ResultTable(folder.results) as results:
-            answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
-            asked_of = judge, labels, how.fresh, spend, done.counts
-            with about(recipe=pipeline.recipe.digest()):
-                scored = score_answers(store, recipe, answers, scoring, *asked_of)
-            done.memo_damaged += damaged
-            withdraw(out)  # deletes the old record: the folder is incomplete until the new one is written
-            results.about |= {"run": run, "store": store.uri}
-            results.finish(scored.rows, scored.marks, scored.scores, misses(answers.lost, scored.right))
+        folder, run = RunFolder(out), uuid.uuid4().hex
+        scored = _scored(pipeline, folder, run, questions, sources, scoring, done, judge, labels, how.fresh)
+        done.memo_damaged += damaged
         mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
         known = {"run": run, "started": started, "memo": memo, "origin": origin, "oracle": mark}
         known |= {"oracle_golds": golds if mark else 0, "questions": len(questions), "ann": tuple(recalls)}
@@ -146,22 +129,56 @@ def evaluate(
         record_of = partial(run_record, pipeline, scored, plan, done, read, measured, **known)
         record = _write_run(pipeline, folder, keys, record_of)
         done.clear()
-        faults = row_faults(pipeline, asked, read.counts if read else {}, answers.faults)
-        reused = len(questions) - len(sources.kept) - len(todo)
+        faults = row_faults(pipeline, asked, read.counts if read else {}, scored.answers.faults)
+        reused = len(questions) - len(sources.kept_answers) - len(todo)
         return Evaluation(record, scored, folder, reused, faults)
 
 
+def _require_options(pipeline: Pipeline, how: EvalOptions) -> None:
+    """Raises ConfError if options exclude each other, or the oracle has no stage to replace."""
+    if how.oracle is not None:
+        require_stage(pipeline.recipe, how.oracle)
+    if how.only_new and (no := [n for n in ("fresh", "refresh", "oracle") if getattr(how, n)]):
+        raise ConfError(
+            f"--only-new: expected without --{no[0]}, since it keeps the answers of an earlier run"
+        )
+
+
+def _scored(
+    pipeline: Pipeline,
+    folder: RunFolder,
+    run: str,
+    questions: StoredQuestions,
+    sources: AnswerSources,
+    scoring: Scoring,
+    done: RunCounters,
+    judge: Judge | None,
+    labels: PersonLabels | None,
+    fresh: bool,
+) -> ScoredAnswers:
+    """Collects and scores the answers, and writes the table of results. `run`: id of the run."""
+    recipe, caps, clock = pipeline.recipe, pipeline.caps, pipeline.clock
+    spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
+    with clock.part("scoring"), ResultTable(folder.results) as results:
+        answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
+        asked_of = judge, labels, fresh, spend, done.counts
+        with about(recipe=recipe.digest()):
+            scored = score_answers(pipeline.store, recipe, answers, scoring, *asked_of)
+        withdraw(folder.path)  # deletes the old record: the folder is incomplete until the new one is written
+        results.about |= {"run": run, "store": pipeline.store.uri}
+        results.finish(scored.rows, scored.marks, scored.scores, misses(answers.lost, scored.right))
+    return scored
+
+
 def _evidence(pipeline: Pipeline, questions: StoredQuestions, kept: Mapping[str, AnswerKey]) -> AnswerSources:
-    """Returns the evidence for answering these questions. `kept`: question id -> answer of an earlier run.
-    Drops an answer with this recipe's own key from `kept`, since it is an ordinary stored answer."""
+    """Returns the evidence of the answers; drops answers from `kept` that have this recipe's own key."""
     sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
     keys = {q.id: sources.key(own, q) for q in questions if q.id in kept}
-    return replace(sources, kept={id: kept[id] for id, key in keys.items() if kept[id].key != key})
+    return replace(sources, kept_answers={id: kept[id] for id, key in keys.items() if kept[id].key != key})
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
-    """Reads the files into the store; returns None if there are none. A cluster that is too small is refused
-    first, since reading a large file may take an hour."""
+    """Reads the files into the store. Refuses a too small cluster first: reading may take an hour."""
     if not data:
         return None
     assert how.format is not None
@@ -172,9 +189,9 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 def _write_run(
     pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey], record_of: Callable[..., Run]
 ) -> Run:
-    """Compacts the tables, and writes the files, page and record of a run. Writes the record to the store,
-    and last to the folder. `record_of` makes the record from `tables` (name -> version) and `previous` (id of
-    the run to compare with, or "")."""
+    """Compacts the tables, and writes a run's files and page; its record to the store, and last to the
+    folder. `record_of` makes the record from `tables` (name -> version) and `previous` (run to compare
+    with)."""
     store, recipe = pipeline.store, pipeline.recipe
     with pipeline.clock.part("storing"):
         pipeline.builder.compact()
@@ -193,12 +210,11 @@ def _write_run(
 def _answer_keys(
     digest: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str], scored: ScoredAnswers
 ) -> list[AnswerKey]:
-    """Returns the key of each answer with its verdict and measures. `digest`: the recipe's. `todo`: ids of
-    the questions that this run was to answer; the others were answered before."""
+    """Returns the keys of the answers with verdicts and measures. `todo`: ids of those answered now."""
     verdicts = {v.question: v.outcome for v in scored.marks.verdicts}
     found = []
     for q in questions:
-        key = sources.kept.get(q.id) or AnswerKey(
+        key = sources.kept_answers.get(q.id) or AnswerKey(
             q.id, sources.key(digest, q), sources.row(q), q.id not in todo, sources.absent(q)
         )
         values = scored.scores.values.get(q.id)
@@ -214,9 +230,9 @@ def oracle_recipe(
     how: EvalOptions,
     measured: Sequence[Run],
 ) -> tuple[Recipe, int, Plan | None]:
-    """Returns the recipe with the requested oracle, the number of questions with golds in it, and a plan.
-    Oracle `passages` searches the corpus tables for golds, so it shows a plan, builds these tables, and
-    returns that plan. Otherwise the plan is None. Raises ConfError if no question has a gold answer."""
+    """Returns the recipe with the requested oracle, and the number of questions with golds in it. For oracle
+    `passages` builds the corpus tables, and also returns their plan, else None. Raises ConfError without
+    golds."""
     if how.oracle is None:
         return pipeline.recipe, 0, None
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
@@ -241,11 +257,9 @@ def plan_eval(
     measured: Sequence[Run],
     indexed: Plan | None,
 ) -> tuple[Plan, Collection[str], frozenset[str]]:
-    """Plans a run and shows the plan. Returns (plan, expired, renewed). `expired`: ids of questions whose
-    answers rest on expired replies of a graph. `renewed`: ids of all questions to answer again, including
-    questions that an earlier command was to answer again and did not. `measured`: runs on this machine, on
-    any store, which show its speed. `indexed`: plan by which the corpus half was built just before; None: it
-    was not. Raises DiskFull if the plan does not fit on the disk."""
+    """Plans a run and shows the plan. Returns the plan, the ids of questions whose answers rest on expired
+    replies of a graph, and the ids of all questions to answer again, also for an earlier command that did
+    not. `indexed`: plan by which the corpus half was built just before. Raises DiskFull."""
     expired, judging = expired_answers(pipeline, questions) if how.refresh else set[str](), None
     if isinstance(judge, ModelJudge):
         golds = golds_of(pipeline.store, questions.ids, scoring.golds)

@@ -29,10 +29,9 @@ SUBMITTED = 20  # papers per question in OAG-QA's submission
 def export(
     folder: RunFolder, shape: FileShape, out: Path, documents: Mapping[str, list[str]]
 ) -> dict[str, int]:
-    """Writes a file of one shape. Returns the number of its lines, and for crag, qasper and oag the number of
-    failed questions. `documents`: source id -> ids of the documents with this text. In a ranking, a passage
-    without a document has its page's address as name. Raises DataError if the folder has no table, if a
-    ranking is needed but the recipe ranks nothing, and if a name cannot be written in the shape."""
+    """Writes a file of one shape. Returns the number of its lines, and for crag, qasper and oag of failed
+    questions. `documents`: source id -> ids of the documents with this text; a passage without one has the
+    address of its page as name. Raises DataError for a run that the shape cannot hold."""
     table = folder.results
     if shape == "predictions":
         return {"lines": write_json_lines(out, prediction_lines(folder, read(folder.path)))}
@@ -41,7 +40,11 @@ def export(
         rows = (row for row in each(table) if shape == "crag" or row["answer"] is not None)
         line = _crag_line if shape == "crag" else _qasper_line
         return {"lines": write_json_lines(out, map(line, rows)), "failed": failed}
-    run = {row["id"]: _ranked(row, documents) for row in each(table)}
+    run = dict[str, list[str]]()  # question -> documents, each at the rank of its best passage
+    for row in each(table):
+        ranked = [(parse_chunk_id(h["chunk"])[0], h["url"]) for h in row["hits"] if h["ranked"]]
+        named = (name for source, url in ranked for name in documents.get(source) or [url or source])
+        run[row["id"]] = list(dict.fromkeys(named))
     if not any(run.values()):
         raise DataError(f"{table}: expected a ranking, found none: the recipe ranks nothing")
     if shape == "trec":  # a document ranks where its best passage does; scores are falling numbers
@@ -91,8 +94,7 @@ def prediction_lines(folder: RunFolder, record: Run) -> Iterator[dict[str, Any]]
 
 
 def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a line for CRAG's evaluation: question, answer and prediction as texts. The prediction of a
-    failed question is "i don't know", since CRAG has no mark for a failure."""
+    """Returns a line for CRAG's evaluation, which has no mark for a failed question."""
     return {
         "interaction_id": row["id"],
         "query": row["query"],
@@ -108,16 +110,6 @@ def _qasper_line(row: Mapping[str, Any]) -> dict[str, Any]:
     answer, evidence = said_of_paper(row["answer"], row["evidence"])
     marked = [f"{FLOAT}: {e}" if re.match(r"(Figure|Table) \d", e) else e for e in evidence]  # captions
     return {"question_id": row["id"], "predicted_answer": answer, "predicted_evidence": marked}
-
-
-def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[str]:
-    """Returns the documents of a question, each at the rank of its best passage."""
-    found: dict[str, None] = {}
-    for hit in row["hits"]:
-        if hit["ranked"]:
-            source, _ = parse_chunk_id(hit["chunk"])
-            found |= dict.fromkeys(documents.get(source) or [hit["url"] or source])
-    return list(found)
 
 
 RUN_TAG = "raypipe.run"  # tag that finds a run that is already logged
@@ -139,8 +131,7 @@ class MlflowRun:
 
 
 def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
-    """Logs a finished run with a client of MLflow, completely or not at all. An incomplete log of the run is
-    deleted first. A complete one is left unchanged. Raises DataError if the folder is not a finished run."""
+    """Logs a finished run completely or not at all. Keeps a complete log; replaces an incomplete one."""
     record = read(folder.path)
     open_table(folder.results, ["id"], record.run).close()  # raises for a folder without a table
     metrics = {_name(key): float(value) for key, value in _numbers(record) if value is not None}
@@ -198,16 +189,11 @@ def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
         for name in ("score", "accuracy", "hallucination", "missing"):
             yield name, getattr(score, name)
         yield "unscored", score.n_unscored
-    yield from {
-        "questions": record.questions,
-        "faults": record.failed_rows,
-        "seconds": record.seconds,
-    }.items()
+    yield from (("questions", record.questions), ("faults", record.failed_rows), ("seconds", record.seconds))
     for place in record.losses.places if record.losses else ():
         yield f"lost.{place.loss}", place.questions
-    if record.cost:
-        for name, value in asdict(record.cost.actual).items():
-            yield f"cost.{name}", value
+    for name, value in asdict(record.cost.actual).items() if record.cost else ():
+        yield f"cost.{name}", value
     for s in record.steps:
         yield f"step.{s.step}.seconds", s.seconds
         yield f"step.{s.step}.computed", s.computed

@@ -91,28 +91,27 @@ class AnswerFaults:
         self._steps: dict[str, StepFaults] = {}
 
     def add(self, question: Question) -> None:
-        """Counts the faults of an answer. A question without an answer and without faults counts as one fault
-        `not_reached` of step `answer`."""
+        """Counts the faults of an answer; without answer and faults, one fault `not_reached` of `answer`."""
         done = question.outcome not in ("", FAULT)
         for f in faults_of(question):
-            self.count(f.step, f.reason, f.detail, f.transient, done)
+            fault_of = f.step, f.reason, f.detail, f.transient
+            self.count(*fault_of, done)
             if done:
-                found = RowFault("questions", question.id, f.step, f.reason, f.detail, f.transient, 1, True)
-                self.recovered.append(found)
+                self.recovered.append(RowFault("questions", question.id, *fault_of, 1, True))
         if not done and not question.faults:
             self.count("answer", "not_reached", "", True)
         for stage in self._asking:
             of = faults_at(stage, question)
             if of or (done and stage.admits(question)):
                 # An unreadable reply is a reply. Most faults of a graph come from a model's wrong call.
-                graph = bool(requested_by(stage.step))
-                lost = [f for f in of if f.transient or f.reason == "bad_request"]
-                lost = lost if graph else [f for f in of if f.reason != UNREADABLE]
+                lost = [f for f in of if f.reason != UNREADABLE]
+                if requested_by(stage.step):
+                    lost = [f for f in of if f.transient or f.reason == "bad_request"]
                 fault = next(iter(lost), None)
-                asked = self._steps.get(stage.name, StepFaults(stage.name, 0, 0, ""))
-                detail = asked.detail or (f"{fault.reason}: {fault.detail}" if fault else "")
-                counts = asked.rows + 1, asked.unanswered + (fault is not None)
-                self._steps[stage.name] = StepFaults(stage.name, *counts, detail)
+                s = self._steps.get(stage.name, StepFaults(stage.name, 0, 0, ""))
+                detail = s.detail or (f"{fault.reason}: {fault.detail}" if fault else "")
+                lacks = s.unanswered + (fault is not None)
+                self._steps[stage.name] = StepFaults(stage.name, s.rows + 1, lacks, detail)
 
     def count(self, step: str, reason: str, detail: str, transient: bool, recovered: bool = False) -> None:
         """Counts one fault by its cause."""
@@ -130,9 +129,8 @@ def _asks(step: Step | CorpusStep) -> bool:
 
 
 def check(budget: Budget, faults: RowFaults) -> None:
-    """Checks that few enough rows failed. Raises FaultBudgetExceeded if a step left too many rows without a
-    reply, if too many rows are failed or pending, or if no question was answered. The message has the numbers
-    and the first rows."""
+    """Raises FaultBudgetExceeded if a step left too many rows without a reply, if too many rows are failed or
+    pending, or if no question was answered. The message has the numbers and the first rows."""
     for s in faults.steps:
         if s.unanswered > budget.step_share * s.rows:
             raise FaultBudgetExceeded(
@@ -165,7 +163,7 @@ def row_faults(
     questions; None: they are collected from the stored answers."""
     wanted, tables = pipeline.sources(questions), table_names(pipeline.store, pipeline.recipe)
     evidence = pipeline.answer_sources(questions)
-    keys, sources = pipeline.keys(questions, evidence), evidence.lacks.keys()
+    keys, sources = pipeline.keys(questions, evidence), evidence.missing.keys()
     left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
     found: dict[tuple[str, str], RowFault] = {}
     for row in pipeline.store.scan("faults").to_pylist():
@@ -222,8 +220,7 @@ def _tally(
 
 
 def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
-    """Deletes the faults of the recipe's tables and of these questions, so the next run tries their rows
-    again. Returns the number of deleted faults."""
+    """Deletes the faults of the recipe's tables and these questions, so the next run tries them again."""
     store, keys = pipeline.store, pipeline.keys(questions, pipeline.answer_sources(questions))
     wanted = [*table_names(store, pipeline.recipe), *keys]
     with driving(store, f"retry {pipeline.recipe.name}"):

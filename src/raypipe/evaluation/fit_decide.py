@@ -1,12 +1,13 @@
 """Fit of `decide`: the probability that an answer is right, and the threshold below which it is not given.
 
 One half of a run's questions is used for the fit. On the other half, the fit is compared with giving every
-answer, and with thresholds on the confidence that replies state.
+answer, and with thresholds on the confidence that replies state. An answer that the scoring rule leaves open
+is not used for the fit; it can make a verdict `cannot tell`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,29 +18,50 @@ import numpy.typing as npt
 from raypipe.core.digests import FittedOn
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, digest
-from raypipe.evaluation.fits import (
-    DecidedAnswer,
-    FitRun,
-    PolicyScore,
-    measure_of,
-    open_run,
-    policies_of,
-    policy_scores,
-    question_of,
-    short,
-)
+from raypipe.evaluation.bounded_difference import Values
+from raypipe.evaluation.compare import measure_of
+from raypipe.evaluation.fit_run import FitRun, held_against, open_run, question_of, short
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration, fit
 from raypipe.metrics.crag_rules import Prediction
-from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind, rule_of
+from raypipe.metrics.kinds import DataKind, Measure, gold_form, recorded_kind, rule_of
+from raypipe.metrics.paired_tests import Conclusion, Floats, Interval, PairedDifference
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.decide import AnswerProbability, Decide, absent, features_of
 from raypipe.text.template import ByLabel
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
 FOLDS = 5  # folds of the fitted half; cross-validation over them chooses the ridge and the threshold
 FEWEST = 5  # right answers, and wrong answers, needed for a fit: one for each fold
+
+
+FIXED = 0.5  # default threshold of `extract`
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedAnswer:
+    """A question of a run, with the features of its answer."""
+
+    id: str
+    key: str  # text whose hash decides its half and its fold
+    value: float | None  # measure of the run's answer; None: the rule leaves it open
+    abstained: float  # measure of "i don't know" in its place
+    right: bool  # True: the value is above the middle of the measure's range; False if it is open
+    stated: float | None  # confidence of the reply
+    features: Mapping[str, float] | None  # None: the run gave no answer, so there is nothing to decide
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyScore:
+    """Score of a policy, which decides for each answer whether to give it, on some questions."""
+
+    policy: str
+    threshold: float | None  # least confidence at which it gives an answer; None: it gives every answer
+    score: float  # mean of the measure if the policy decides
+    interval: Interval | None  # 95 % interval of the score
+    answered: float  # share of the questions with an answer
+    right: float | None  # share of the given answers that are right; None: no answer is given
+    gain: PairedDifference | None  # gain of the fitted policy over this one; None: this is the fitted one
+    verdict: Conclusion | None  # conclusion about the gain, for any values of the open questions
+    open: int  # open questions that could change the verdict; 0: it holds however a judge decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +100,22 @@ class DecideFitReport:
 def fit_decide(
     folder: Path, split: int, group: str | None = None, measure: str | None = None
 ) -> tuple[AnswerProbability, DecideFitReport]:
-    """Fits P(right) to one half of a finished run. `split`: that half, 0 or 1. `group`, `measure`: as in
-    `open_run` and `measure_of`. Raises ConfError if the recipe has no `decide` that can be fitted, and
+    """Fits P(right) to one half of a finished run. `split`, `group`: as in `open_run`. `measure`: None: the
+    leading one of the report. Raises ConfError if the recipe has no `decide` that can be fitted, and
     DataError if there are too few answers."""
     run = open_run(folder, split, group)
     stage, step, kind = _fittable(run)
-    by, rows = measure_of(run, measure), run.rows()
+    by, rows = measure_of(measure or run.record.lead, run.record.kind), run.rows()
     answers = [a for r in rows if (a := _answer(run, r, step, kind, by)) is not None]
-    if not answers:
-        raise DataError(
-            f"{folder}: no question has a value of {by.name}. A judge may have to decide: --judge MODEL"
-        )
+    scored = {a.id for a in answers if a.value is not None}
+    if not scored:
+        raise DataError(f"{folder}: no question has a value of {by.name}. Eval it with --judge MODEL")
     what = f"log loss of: the answer is right; threshold for the mean {by.name}"
-    on, ours, held_out, before = run.halves(rows, {a.id for a in answers}, stage, what)
-    seen = [a for a in answers if a.id in ours]
-    unseen = [a for a in answers if a.id in held_out]
+    on, *halves, before = run.halves(rows, scored, stage, what)
+    (seen, open_seen), (unseen, open_unseen) = (
+        ([a for a in answers if a.id in half & scored], [a for a in answers if a.id in half - scored])
+        for half in halves
+    )
     probability, strength, effects = _fitted(folder, seen, on)
     answered = [a for a in unseen if a.features is not None]
     if not answered:
@@ -115,13 +138,13 @@ def fit_decide(
         fitted_answers=sum(a.features is not None for a in seen),
         unseen_questions=len(unseen),
         unseen_answers=len(answered),
-        not_scored=len(rows) - len(answers),
+        not_scored=len(rows) - len(scored),
         seen_before=before,
         threshold=probability.threshold,
         strength=strength,
         weights=tuple(FittedWeight(n, probability.weights[n], effects[n]) for n in order),
-        unseen=policy_scores(unseen, policies, by, run.group),
-        seen=policy_scores(seen, policies, by, run.group),
+        unseen=policy_scores(unseen, open_unseen, policies, by, run.group),
+        seen=policy_scores(seen, open_seen, policies, by, run.group),
         calibration=calibration(p, right),
         stated=calibration(np.array(stated), right) if len(stated) == len(answered) else None,
     )
@@ -129,37 +152,37 @@ def fit_decide(
 
 
 def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
-    """Returns the deciding stage's name, its step, and the kind of data with the run's rule. Raises ConfError
-    if the step cannot be fitted, and if the kind's golds are not answers: a run's table holds no other golds,
-    so the score of "i don't know" would be unknown."""
+    """Returns the deciding stage's name, its step, and the kind with the run's rule. Raises ConfError if the
+    step cannot be fitted, and if golds are not answers: the score of "i don't know" is then unknown."""
     last = run.recipe.question[-1]
     if not decides(last.step) or "fitted" not in given_by_fit(last.step):
         raise ConfError(f"fit decide: recipe {run.recipe.title} ends with {last.name}; expected decide")
-    step, kind = cast(Decide, last.step), open_kind(run.kind)
+    step, kind = cast(Decide, last.step), recorded_kind(run.record.kind)
     if step.fitted is not None:
         raise ConfError(
-            f"fit decide: {run.folder} was decided by fitted numbers already, so the answers that it "
-            "abstained from are unknown. Fit on a run without them: raypipe eval ... --set "
-            "decide.fitted=null"
+            f"fit decide: {run.folder} was decided by fitted numbers already, so the answers withheld "
+            "are unknown. Fit on a run without them: raypipe eval ... --set decide.fitted=null"
         )
     if (form := gold_form(kind)) != "answers":
         raise ConfError(
-            f"fit decide: {run.folder} has kind {run.record.kind}, which scores by {form}. The table of a "
-            'run has only gold answers, so the score of "i don\'t know" is unknown. Fit on a run of '
-            "a kind that scores by answers, such as eval --kind qa"
+            f"fit decide: {run.folder} has kind {run.record.kind}, which scores by {form}, so the score of "
+            '"i don\'t know" is unknown. Fit on a run of a kind that scores by answers: eval --kind qa'
         )
     if rule_of(kind) is not None:
-        kind = open_kind(run.kind, run.record.rule.partition("@")[0] or None)
+        kind = recorded_kind(run.record.kind, run.record.rule.partition("@")[0] or None)
     return last.name, step, kind
 
 
 def _answer(
     run: FitRun, row: Mapping[str, Any], step: Decide, kind: DataKind, by: Measure
 ) -> DecidedAnswer | None:
-    """Converts a row of the run; returns None if it has no value of the measure."""
+    """Converts a row of the run. Returns None for a row without golds, for an unscored row without an answer,
+    and if "i don't know" would not be scored."""
     value = (row["measures"] or {}).get(by.name)
     idk = Prediction(row["id"], IDK, tuple(row["golds"]), None, row["labels"])
-    if value is None or not row["golds"] or (abstained := kind.values(idk).get(by.name)) is None:
+    if not row["golds"] or (abstained := kind.values(idk).get(by.name)) is None:
+        return None
+    if value is None and row["outcome"] != "answered":
         return None
     features, stated = None, None
     if row["outcome"] == "answered":
@@ -167,8 +190,55 @@ def _answer(
         prefer = step.prefer.of(question) if isinstance(step.prefer, ByLabel) else step.prefer
         features = features_of(question, row["origin"], prefer)
         stated = row["confidence"]
-    right = value > (by.low + by.high) / 2
-    return DecidedAnswer(row["id"], run.key(row), row["labels"], value, abstained, right, stated, features)
+    right = value is not None and value > (by.low + by.high) / 2
+    return DecidedAnswer(row["id"], run.key(row), value, abstained, right, stated, features)
+
+
+Surety = Callable[[DecidedAnswer], "float | None"]
+Policy = tuple[str, Surety, "float | None"]
+"""Name, confidence of an answer, threshold."""
+
+
+def policies_of(seen: Sequence[DecidedAnswer], probability: AnswerProbability) -> list[Policy]:
+    """Returns the fitted policy, and policies to compare it with: every answer is given; and, if all answers
+    in `seen` state a confidence, a fixed threshold on it and the best threshold for `seen`."""
+    found: list[Policy] = [
+        ("fitted", lambda a: probability.probability(a.features or {}), probability.threshold),
+        ("every answer", lambda a: 1.0, None),
+    ]
+    answered = [a for a in seen if a.features is not None]
+    if all(a.stated is not None for a in answered):
+        numbers = np.array([(a.stated, a.value, a.abstained) for a in answered], float).reshape(-1, 3)
+        best = short(best_threshold(*numbers.T))
+        found.append(("stated confidence, fixed", lambda a: a.stated, FIXED))
+        found.append(("stated confidence, best threshold of the fitted half", lambda a: a.stated, best))
+    return found
+
+
+def policy_scores(
+    scored: Sequence[DecidedAnswer],
+    open_: Sequence[DecidedAnswer],
+    policies: Sequence[Policy],
+    by: Measure,
+    group: str | None,
+) -> tuple[PolicyScore, ...]:
+    """Scores each policy on `scored`, and compares the first with it; `open_` bounds the difference."""
+    answers, n = [*scored, *open_], len(scored)
+    groups = None if group is None else [a.key for a in answers]
+    out: list[PolicyScore] = []
+    fitted: Values = ()
+    for policy, surety, threshold in policies:
+        sure = [surety(a) if a.features is not None else None for a in answers]
+        gives = [s is not None and (threshold is None or s >= threshold) for s in sure]
+        pairs = list(zip(answers, gives, strict=True))
+        values = [a.value if g or a.features is None else a.abstained for a, g in pairs]
+        fitted = fitted or values
+        count, right = sum(gives[:n]), sum(a.right for a, g in pairs[:n] if g)
+        held = held_against(values, fitted, n, by, groups)
+        out.append(
+            PolicyScore(policy, threshold, answered=count / n, right=right / count if count else None, **held)
+        )
+    return tuple(out)
 
 
 def _fitted(
@@ -192,7 +262,7 @@ def _fitted(
             columns[name] = column
     if not columns:
         raise DataError(
-            "fit decide: all answers look alike: no reply states a confidence, and nothing was ranked"
+            "fit decide: all answers look alike: no reply states a confidence, nothing was ranked"
         )
     x = np.stack(list(columns.values()), axis=1)  # (answers, features)
     found = fit(x, right, folds_of(folder, answered, right))
@@ -206,10 +276,9 @@ def _fitted(
     return probability, found.strength, effects
 
 
-def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:
-    """Assigns each answer to a fold. Groups of answers are dealt to the folds in turn, ordered by a hash of
-    their keys; a group is never split. Raises DataError if the answers outside a fold are only right, or only
-    wrong."""
+def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> npt.NDArray[np.int64]:
+    """Assigns each answer to a fold; groups are dealt in turn, by a hash of their keys, and never split.
+    Raises DataError if the answers outside a fold are only right, or only wrong."""
     keys = sorted({a.key for a in answered}, key=lambda k: digest("fold", k))
     fold = {k: i % FOLDS for i, k in enumerate(keys)}
     folds = np.array([fold[a.key] for a in answered])

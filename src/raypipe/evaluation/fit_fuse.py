@@ -2,7 +2,8 @@
 
 The step weighs scores that rankers such as `dense` gave to the hits. They are read from the run, so no model
 is called. On the other half of the questions the fitted weights are compared with the recipe's own weights,
-with equal weights, and with the best single score.
+with equal weights, and with the best single score. A question that only some weights can rank is open: it is
+not used for the fit, and it can make a verdict `cannot tell`.
 """
 
 from __future__ import annotations
@@ -13,23 +14,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Question
-from raypipe.evaluation.fits import FitRun, held_against, measure_of, open_run, question_of, short
+from raypipe.evaluation.compare import measure_of
+from raypipe.evaluation.fit_run import FitRun, held_against, open_run, question_of, short
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.metrics.calibration import climb
 from raypipe.metrics.crag_rules import Prediction
-from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind
-from raypipe.metrics.paired_tests import Conclusion, Interval, PairedDifference
+from raypipe.metrics.kinds import DataKind, Measure, gold_form, recorded_kind
+from raypipe.metrics.paired_tests import Conclusion, Floats, Interval, PairedDifference
 from raypipe.metrics.ranking import ranked
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.steps.fuse import Fuse, FusionWeights
 from raypipe.store import Store
-
-Floats = npt.NDArray[np.float64]
 
 FEWEST = 20  # judged questions needed for a fit; with fewer, one question moves a mean more than weights do
 
@@ -43,6 +42,7 @@ class JudgedRanking:
     grades: Mapping[str, int]  # judged document -> relevance
     columns: Floats  # (passages, scores) contribution of each score to a passage's sum, at weight 1
     documents: tuple[tuple[str, ...], ...]  # ids of the documents with the text of each passage
+    open: bool  # True: a candidate lacks a score, so weights that use the score cannot rank the question
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class WeightScore:
     score: float  # mean of the measure over the step's rankings
     interval: Interval | None  # 95 % interval of the score
     gain: PairedDifference | None  # gain of the fitted weights over these; None: these are the fitted ones
-    verdict: Conclusion | None  # conclusion about the gain
+    verdict: Conclusion | None  # conclusion about the gain, for any values of the open questions
+    open: int  # open questions that could change the verdict; 0: it holds for any values
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class FuseFitReport:
     split: str  # description of the fitted rows
     fitted_questions: int
     unseen_questions: int
-    left_out: int  # questions without judged documents, or without candidates to weigh
+    left_out: int  # questions without judged documents or candidates, and open ones
     seen_before: int  # judged questions left out of the other half, since a fit of the recipe has seen them
     unseen: tuple[WeightScore, ...]  # the fitted weights first
     seen: tuple[WeightScore, ...]  # the same on the fitted half: do not quote these
@@ -84,13 +85,12 @@ def fit_fuse(
     group: str | None = None,
     measure: str | None = None,
 ) -> tuple[FusionWeights, FuseFitReport]:
-    """Fits the weights of a fusion step in a finished run's recipe. `split`: half to fit on, 0 or 1. `step`:
-    the stage's name; None: the last `fuse`. `scores`: names of the scores to weigh; empty: those that the
-    step weighs. `group`, `measure`: as in `open_run` and `measure_of`. Raises ConfError if the recipe lacks
-    the step, and if a score is missing or fewer than two are weighed. Raises DataError if the run does not
-    score rankings, or if too few questions have judged documents."""
+    """Fits the weights of a fusion step in a finished run's recipe. `split`, `group`: as in `open_run`.
+    `step`: the stage's name; None: the last `fuse`. `scores`: names of the scores to weigh; empty: those that
+    the step weighs. `measure`: None: the leading one of the report. Raises ConfError as `_weighing`, and
+    DataError if the run does not score rankings or too few questions have judged documents."""
     run = open_run(folder, split, group)
-    kind, by = open_kind(run.kind), measure_of(run, measure)
+    kind, by = recorded_kind(run.record.kind), measure_of(measure or run.record.lead, run.record.kind)
     if gold_form(kind) != "grades":
         raise DataError(
             f"{folder}: expected judged documents to fit a ranking to, found kind {run.record.kind}. "
@@ -98,12 +98,12 @@ def fit_fuse(
         )
     rows = run.rows()
     name, fuse, names = _weighing(run, step, rows, scores)
-    step_of = _Weighed(fuse, kind, by)
+    step_of = WeighedFusion(fuse, kind, by)
     judged = _judged(run, store, rows, step_of.by(dict.fromkeys(names, 1.0)), names)
+    scored = {j.question.id for j in judged if not j.open}
     what = f"mean {by.name} of the ranking of {name}, by coordinate ascent"
-    on, ours, held_out, before = run.halves(rows, {j.question.id for j in judged}, name, what)
-    seen = [j for j in judged if j.question.id in ours]
-    unseen = [j for j in judged if j.question.id in held_out]
+    on, ours, held_out, before = run.halves(rows, scored, name, what)
+    seen, unseen = ([j for j in judged if j.question.id in half & scored] for half in (ours, held_out))
     if len(seen) < FEWEST:
         raise DataError(
             f"{folder}: expected at least {FEWEST} questions with judged documents in half {split}, found "
@@ -124,29 +124,22 @@ def fit_fuse(
     best = max(names, key=lambda n: alone[n])
     ways = {"fitted": fitted, "the recipe's": own, "equal": dict.fromkeys(names, 1.0)}
     ways[f"only {best}, the best of the fitted half"] = {best: 1.0}
-    worth = (step_of.scored(some, ways, group) for some in (unseen, seen))
-    report = FuseFitReport(
-        run.record.run,
-        run.recipe.title,
-        name,
-        run.record.kind,
-        by.name,
-        on.split,
-        len(seen),
-        len(unseen),
-        len(rows) - len(judged),
-        before,
-        *worth,
+    opens = [j for j in judged if j.open]
+    worth = (
+        step_of.scored(part, [j for j in opens if j.question.id in half], ways, run.group)
+        for part, half in ((unseen, held_out), (seen, ours))
     )
+    ends = len(seen), len(unseen), len(rows) - len(scored), before
+    record = run.record
+    report = FuseFitReport(record.run, run.recipe.title, name, record.kind, by.name, on.split, *ends, *worth)
     return FusionWeights(fitted, on), report
 
 
 def _weighing(
     run: FitRun, step: str | None, rows: Sequence[Mapping[str, Any]], scores: Sequence[str]
 ) -> tuple[str, Fuse, tuple[str, ...]]:
-    """Returns the stage's name, its step, and the names of the scores to weigh. Raises ConfError if no fusion
-    step has the name. Raises ConfError also if no passage has a score, if no stage before the step writes it,
-    or if there are fewer than two scores."""
+    """Returns the stage's name, its step, and the names of the scores to weigh. Raises ConfError for an
+    unknown step, a score that no earlier stage writes or no passage has, and fewer than two scores."""
     fusing = {s.name: s for s in run.recipe.question if {"weights", "fitted"} <= given_by_fit(s.step)}
     if not fusing:
         raise ConfError(f"fit fuse: recipe {run.recipe.title} has no step fuse, so there is nothing to weigh")
@@ -159,17 +152,13 @@ def _weighing(
     names = tuple(scores) or tuple(fuse.weighed())
     known = {s for r in rows for h in r["hits"] for s in h["scores"]}
     if strange := [n for n in names if n not in known]:
-        raise ConfError(
-            f"fit fuse: no passage of {run.folder} has a score {strange[0]!r}; "
-            f"{did_you_mean(strange[0], known)}"
-        )
+        hint = did_you_mean(strange[0], known)
+        raise ConfError(f"fit fuse: no passage of {run.folder} has a score {strange[0]!r}; {hint}")
     stages = [s.name for s in run.recipe.question]
     before = {w for s in run.recipe.question[: stages.index(name)] for w in s.step.writes()}
     if late := [n for n in names if f"hits.{n}" not in before]:
-        raise ConfError(
-            f"fit fuse: score {late[0]!r} is written by {name} or after it, so that step cannot weigh it; "
-            f"known: {', '.join(sorted(n for n in known if f'hits.{n}' in before))}"
-        )
+        early = ", ".join(sorted(n for n in known if f"hits.{n}" in before))
+        raise ConfError(f"fit fuse: score {late[0]!r} is written by {name} or after it; known: {early}")
     if len(names) < 2:
         raise ConfError(f"fit fuse: expected two scores or more to weigh, found {', '.join(names)}")
     return name, fuse, names
@@ -179,7 +168,7 @@ def _judged(
     run: FitRun, store: Store, rows: Sequence[Mapping[str, Any]], bare: Fuse, names: Sequence[str]
 ) -> list[JudgedRanking]:
     """Returns the questions that have judged documents and candidates to rank. If the step fails at a missing
-    score, questions with such a candidate are left out, since they have no ranking with any weights."""
+    score, a question with such a candidate is open."""
     golds = golds_of(store, [r["id"] for r in rows], "grades")
     questions = [(run.key(r), question_of(r)) for r in rows]
     listed = documents_of(store, sorted({h.source for _, q in questions for h in q.hits}))
@@ -187,16 +176,16 @@ def _judged(
     for key, q in questions:
         grades = golds[q.id].grades if q.id in golds else {}
         hits = [h for h in q.hits if any(n in h.scores for n in names)]
-        whole = bare.missing != "fault" or all(n in h.scores for n in names for h in hits)
-        if grades and hits and whole:
+        if grades and hits:
+            lacking = bare.missing == "fault" and any(n not in h.scores for n in names for h in hits)
             columns = np.array([bare.column(n, hits) for n in names]).T
             documents = tuple(tuple(listed.get(h.source, ())) for h in hits)
-            out.append(JudgedRanking(replace(q, hits=tuple(hits)), key, grades, columns, documents))
+            out.append(JudgedRanking(replace(q, hits=tuple(hits)), key, grades, columns, documents, lacking))
     return out
 
 
 @dataclass(frozen=True, slots=True)
-class _Weighed:
+class WeighedFusion:
     """A fusion step whose weights can be replaced, and the measure to score its rankings by."""
 
     fuse: Fuse
@@ -215,9 +204,11 @@ class _Weighed:
         documents = dict.fromkeys(d for i in order[: self.fuse.top] for d in sorted(j.documents[i]))
         return self._value(j, list(documents))
 
-    def exact(self, j: JudgedRanking, weights: Mapping[str, float]) -> float:
-        """Returns the measure of the ranking that the step itself makes with these weights."""
+    def exact(self, j: JudgedRanking, weights: Mapping[str, float]) -> float | None:
+        """Returns the measure of the ranking that the step makes with these weights; None: it makes none."""
         done = self.by({n: w for n, w in weights.items() if w}).fused(j.question)
+        if done.faults:
+            return None
         listed = {h.source: d for h, d in zip(j.question.hits, j.documents, strict=True)}
         return self._value(j, ranked(ranked_documents(done, FINAL, listed, len(j.question.hits))))
 
@@ -226,14 +217,19 @@ class _Weighed:
         return self.kind.values(row)[self.by_measure.name]
 
     def scored(
-        self, some: Sequence[JudgedRanking], ways: Mapping[str, Mapping[str, float]], group: str | None
+        self,
+        scored: Sequence[JudgedRanking],
+        open_: Sequence[JudgedRanking],
+        ways: Mapping[str, Mapping[str, float]],
+        group: str | None,
     ) -> tuple[WeightScore, ...]:
-        """Scores each set of weights on some questions, compared with the first set."""
-        groups = None if group is None else [j.key for j in some]
+        """Scores each set of weights on `scored`, compared with the first; `open_` bounds the difference."""
+        every, n = [*scored, *open_], len(scored)
+        groups = None if group is None else [j.key for j in every]
         used = {what: w for what, w in ways.items() if any(w.values())}
-        values = {what: [self.exact(j, w) for j in some] for what, w in used.items()}
+        values = {what: [self.exact(j, w) for j in every] for what, w in used.items()}
         first = next(iter(values.values()))
         return tuple(
-            WeightScore(what, used[what], **held_against(v, first, self.by_measure, groups))
+            WeightScore(what, used[what], **held_against(v, first, n, self.by_measure, groups))
             for what, v in values.items()
         )

@@ -35,8 +35,7 @@ ROWS = 100  # rows of a table in memory together
 
 
 class TextFolders(Protocol):
-    """A kind of folder outside the store that holds texts of the store's questions, such as training data.
-    Plugins implement it."""
+    """A kind of folder outside the store with texts of its questions. Plugins implement it."""
 
     def find(self, places: Sequence[Path]) -> list[Path]:
         """Returns the folders of this kind in these places and below them."""
@@ -47,8 +46,7 @@ class TextFolders(Protocol):
         ...
 
     def take_out(self, folder: Path, gone: Gone) -> None:
-        """Deletes the rows that show a forgotten text. A folder without remaining rows loses its files. A
-        second call changes nothing."""
+        """Deletes the rows that show a forgotten text; a folder without other rows loses its files."""
         ...
 
 
@@ -113,9 +111,8 @@ def _run_folders(places: Sequence[Path], store: Store) -> list[Path]:
 
 def _rests(row: dict[str, Any], gone: Gone) -> bool:
     """Returns whether a row holds a forgotten text, or its answer rests on one."""
-    if row["id"] in gone.resting or any(_of(h, gone) for h in row["hits"] or ()):
-        return True
-    return any(q["source"] in gone.sources for q in row["quotes"] or ())
+    quoted = any(q["source"] in gone.sources for q in row["quotes"] or ())
+    return quoted or row["id"] in gone.resting or any(_of(h, gone) for h in row["hits"] or ())
 
 
 def _of(hit: dict[str, Any], gone: Gone) -> bool:

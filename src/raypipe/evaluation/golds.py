@@ -7,6 +7,7 @@ chooses the kind of a run and checks that golds, recipe and labels fit it. Nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,10 +55,9 @@ def scoring_of(
     labels: PersonLabels | None,
 ) -> Scoring:
     """Returns the scoring of these questions: by `kind`, or for None by the kind they were read as. `judged`:
-    True: a judge is given. Raises ConfError if the kind cannot use the rule or the judge, and if it has no
-    verdicts for `labels` to outrank. Raises ConfError also if a given `kind` scores answers but the recipe
-    only ranks. Raises DataError if no question has a gold of the form that a given `kind` needs, and if none
-    of the judged documents is stored."""
+    True: a judge is given. Raises ConfError if the kind cannot use the rule, the judge or `labels`, and if a
+    given `kind` scores answers but the recipe only ranks. Raises DataError if no question has a gold that a
+    given `kind` needs, and if none of the judged documents is stored."""
     store, recipe = pipeline.store, pipeline.recipe
     name = kind or kind_of_data(store, read, questions)
     opened = open_kind(name, rule, judged)
@@ -81,15 +81,14 @@ def scoring_of(
             )
     if labels is not None and rule_of(opened) is None:
         raise ConfError(
-            f"--labels {labels.file}: expected data whose answers have verdicts, found kind {name}: "
-            "its measures need only the golds. Score it with --kind crag, or leave --labels out"
+            f"--labels {labels.file}: expected data whose answers have verdicts, found kind {name}. Score it "
+            "with --kind crag, or leave --labels out"
         )
     return Scoring(name, opened, form)
 
 
 def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:
-    """Maps question ids to golds; omits questions without a gold. Form `grades` adds judged documents to the
-    golds, and form `annotators` adds answers of annotators."""
+    """Maps question ids to their golds, with what `form` adds: judged documents, or annotators' answers."""
     stored = {g.question: g for g in arrow.gold.records(store.rows("golds", "question", questions))}
     if form == "grades" and store.has("relevance"):
         found = store.rows("relevance", "question", questions)
@@ -129,8 +128,7 @@ def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldFo
 
 
 def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Maps source ids to the ids of the stored documents with that text. `sources`: only these; None: all.
-    Sources that are not documents are omitted."""
+    """Maps source ids to the ids of the documents with that text. `sources`: only these; None: all."""
     listed: dict[str, list[str]] = {}
     if sources is None:
         rows = store.scan("documents", ["id", "source"])
@@ -148,13 +146,12 @@ def ranked_documents(
     name of a score of the hits, or `final` for the recipe's final order, whose scores are falling numbers.
     `listed`: source id -> ids of its documents."""
     best: dict[str, float] = {}
-    source = {h.chunk: h.source for h in question.hits}
-    scores = [(h.source, h.scores[by]) for h in question.hits if by in h.scores]
+    scores = {h.chunk: h.scores[by] for h in question.hits if by in h.scores}
     if by == FINAL:
-        scores = [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
-    for source_id, score in scores:
-        for id in listed.get(source_id, ()):
-            best[id] = max(score, best.get(id, score))
+        scores = {c: float(len(question.order) - i) for i, c in enumerate(question.order)}
+    for hit in question.hits:
+        for id in listed.get(hit.source, ()) if hit.chunk in scores else ():
+            best[id] = max(scores[hit.chunk], best.get(id, -math.inf))
     return dict(sorted(best.items(), key=lambda item: (-item[1], item[0]))[:top])
 
 
@@ -179,23 +176,21 @@ class StoredQuestions:
 
 
 def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
-    """Returns the stored questions with these ids, in this order; at most the first `limit`. `ids` None: all
-    questions of `stored_questions`."""
+    """Returns at most `limit` of these questions, in this order. `ids` None: all `stored_questions`."""
     ids = stored_questions(pipeline.store).ids if ids is None else ids
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 
 def stored_questions(store: Store) -> StoredQuestions:
-    """Returns all questions of a store, sorted by id, without those that an endpoint captured. Captured
-    questions are evaluated only if a command names them."""
+    """Returns all questions of a store, sorted by id, without those that an endpoint captured."""
     ids = sorted(store.scan("questions", ["id"])["id"].to_pylist())
     return StoredQuestions(store, tuple(id for id in ids if not id.startswith(CAPTURED_ID)))
 
 
 def kept_answers(store: Store, questions: Iterable[Question]) -> dict[str, AnswerKey]:
-    """Maps question ids to the answers of the last run that answered some of these questions. Omits answers
-    that failed, answers whose run has no record any more, and questions whose text, body or time has changed.
-    Raises ConfError if no run answered any of the questions."""
+    """Maps question ids to the answers of the last run that answered some of these questions. Omits failed
+    answers, answers whose run has no record any more, and questions with another text, body or time. Raises
+    ConfError without such a run."""
     by_id = {q.id: q for q in questions}
     if (before := earlier_run(store, by_id)) is None:
         raise ConfError(

@@ -22,7 +22,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Generated, Generator, JsonSchema, Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
-from raypipe.core.records import Fault, Gold
+from raypipe.core.records import Gold
 from raypipe.metrics.crag_rules import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
@@ -112,8 +112,7 @@ class ModelJudge:
         if 2 * line.unreadable > len(replies):
             raise ConfError(
                 f"--judge {self.model.name}: expected judgements, found {line.unreadable} of {len(replies)} "
-                f"that cannot be read: it cannot judge, so nothing was scored. The answers are kept; name "
-                f"another judge"
+                "that cannot be read, so nothing was scored. The answers are kept; name another judge"
             )
         return replies, line
 
@@ -124,8 +123,7 @@ Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
 
 @dataclass(frozen=True, slots=True)
 class OwnJudge:
-    """A judge function: `agrees(question, prediction, truths)`. If it returns None, the prediction is not
-    scored."""
+    """A judge function: `agrees(question, prediction, truths)`; None leaves the prediction unscored."""
 
     agrees: Agrees
     plugin: Plugin
@@ -169,18 +167,14 @@ Judge: TypeAlias = ModelJudge | OwnJudge
 
 def judge_plan(model: Model, rule: Rule, golds: Iterable[Gold]) -> JudgePlan:
     """Returns the most calls and tokens that judging needs, for answers to questions with these golds."""
-    open_ = [open_truths(Prediction(g.question, OPEN, g.answers), rule) for g in golds if g.answers]
+    # "\0" equals no truth, so every rule leaves it open.
+    open_ = [open_truths(Prediction(g.question, "\0", g.answers), rule) for g in golds if g.answers]
     calls = sum(len(truths) if rule == "official" else bool(truths) for truths in open_)
     return JudgePlan(model.name, calls, calls * model.max_model_len)
 
 
-OPEN = "\0"
-"""An answer that equals no truth, so every rule leaves it open."""
-
-
 def judge_sampling(model: Model, rule: Rule) -> Sampling:
-    """Returns the sampling of a judge's chats. A thinking model writes thoughts before its JSON, so its reply
-    is not constrained to the schema."""
+    """Returns the sampling of judging. A thinking model writes thoughts first, so no schema constrains it."""
     held = None if model.thought_tokens else schema(rule)
     return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens, constraint=held)
 
@@ -194,44 +188,32 @@ async def judged(
     spend: Spend | None = None,
 ) -> tuple[Mapping[str, str], JudgeLine]:
     """Judges every prediction that the rule leaves open. Returns the deciding replies by question id, and the
-    counts.
+    counts. The parameters are those of `ModelJudge.ask`; `tally` counts the calls.
 
-    `texts`: question id -> question. `tally`: counts of the calls. `spend`: checks a cap before each
-    CAPPED_AT_ONCE calls; None: no cap. The deciding reply of a question is the first that says right, else
-    the first unreadable one, else the first that says wrong. If no reply says right and a call got no reply,
-    the question gets none: the missing reply may have said right.
+    The deciding reply of a question is the first that says right, else the first unreadable one, else the
+    first that says wrong. If no reply says right and a call got no reply, the question gets none: the missing
+    reply may have said right.
     """
-    rule = judge.rule
+    rule, turn, sampling = judge.rule, 0, judge_sampling(judge.model, judge.rule)
     asks = {r.question: chats for r in rows if (chats := judge.chats(r, texts[r.question]))}
-    said: dict[str, list[str | Fault]] = {id: [] for id in asks}
-    sampling, turn = judge_sampling(judge.model, rule), 0
-
-    def score_of(reply: str) -> int:
-        """Returns 1 for right, 0 for wrong, -1 for an unreadable reply."""
-        if rule == "accuracy":
-            found = reply.lower()
-            return 1 if "true" in found else 0 if "false" in found else -1
-        return parse_response(reply).score
-
-    def scored(id: str, score: int) -> list[str]:
-        """Returns the replies about a question that have this score."""
-        return [s for s in said[id] if isinstance(s, str) and score_of(s) == score]
-
-    while left := [id for id in asks if turn < len(asks[id]) and not scored(id, 1)]:
+    said: dict[str, list[tuple[int, str]]] = {id: [] for id in asks}  # readings with their replies, by turn
+    lost: dict[str, list[str]] = {id: [] for id in asks}  # reasons of the calls without a reply
+    while left := [id for id, chats in asks.items() if turn < len(chats) and 1 not in dict(said[id])]:
         for some in batches(left, len(left) if spend is None else CAPPED_AT_ONCE):
             if spend is not None:
                 spend(tally)
             replies = await ask_each(generate, some, [asks[id][turn] for id in some], sampling)
             for id, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Generated):  # a reply of only thoughts counts as unreadable
-                    said[id].append(split_thoughts(reply.text).answer or "(only thoughts)")
+                    text = split_thoughts(reply.text).answer or "(only thoughts)"
+                    said[id].append((_reading(rule, text), text))
                 else:
-                    said[id].append(reply)
+                    lost[id].append(reply.reason)
         turn += 1
     decided, faults, unread, silent = dict[str, str](), Counter[str](), 0, 0
-    for id, replies_of in said.items():
-        right, unreadable, wrong = (scored(id, score) for score in (1, -1, 0))
-        failed = [s.reason for s in replies_of if isinstance(s, Fault)]
+    for id, readings in said.items():
+        failed = lost[id]
+        right, unreadable, wrong = ([text for r, text in readings if r == one] for one in (1, -1, 0))
         faults.update(failed)
         if failed and not right:
             silent += 1
@@ -242,3 +224,10 @@ async def judged(
     took = tokens.prompt, tokens.cached, tokens.generated, tokens.cut, sampling.max_tokens
     line = JudgeLine(by, len(asks), calls.computed, calls.cached, unread, silent, dict(faults), *took)
     return decided, line
+
+
+def _reading(rule: Rule, reply: str) -> int:
+    """Reads a judge's reply: 1 is right, 0 wrong, -1 unreadable."""
+    if rule != "accuracy":
+        return parse_response(reply).score
+    return 1 if "true" in reply.lower() else 0 if "false" in reply.lower() else -1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,8 @@ from typing import Any
 import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.judged_run import (
-    NEEDS_JUDGE,
-    JudgedRun,
-    PersonLabels,
-    decided_by_judge,
-    prediction_lines,
-)
-from raypipe.metrics.crag_rules import RIGHT, Verdict
+from raypipe.evaluation.judged_run import NEEDS_JUDGE, JudgedRun, PersonLabels, prediction_lines
+from raypipe.metrics.crag_rules import RIGHT, Prediction, Verdict
 from raypipe.metrics.losses import by_label
 from raypipe.metrics.paired_tests import Interval, rate_interval
 
@@ -46,10 +41,7 @@ class Agreement:
 
 
 def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
-    """Compares the verdicts of a judge and of people. Each pair is (judge, people): whether each calls the
-    answer right.
-
-    Raises ValueError if there are no pairs.
+    """Compares verdicts, (judge, people) on each answer: True is right. Raises ValueError without pairs.
 
     >>> both, odd = [(True, True)] * 20 + [(False, False)] * 15, [(True, False)] * 5 + [(False, True)] * 10
     >>> found = agreement(both + odd)
@@ -70,7 +62,7 @@ def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class VerdictSample:
     """Answers to which a judge gave one verdict, and how many of them people labelled."""
 
     answers: int
@@ -89,15 +81,14 @@ class CorrectedScore:
 
 
 def corrected_score(
-    right: int, missing: int, wrong: int, called_right: Checked, called_wrong: Checked
+    right: int, missing: int, wrong: int, called_right: VerdictSample, called_wrong: VerdictSample
 ) -> CorrectedScore:
     """Corrects the score of a run for the errors of its judge, as estimated from people's labels.
 
     `right`, `missing` and `wrong` count the questions that no judge decided; `called_right` and
     `called_wrong` describe the answers with that verdict of the judge. The interval is the middle 95 % of a
-    posterior over the shares of verdicts and both error rates, under Jeffreys' prior for the rates; the tests
-    check it with simulated judges. Raises ValueError if there is no answer, or if a verdict of the judge has
-    answers but no labels.
+    posterior over the shares of verdicts and both error rates, under Jeffreys' prior for the rates. Raises
+    ValueError without answers, and if a verdict of the judge has answers but no labels.
     """
     for verdict, found in (("right", called_right), ("wrong", called_wrong)):
         if found.answers and not found.labelled:
@@ -152,10 +143,9 @@ class JudgeCheck:
 
 
 def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
-    """Checks a run's judge against people's labels. Raises DataError if no label belongs to an answer of the
-    run."""
-    verdicts = run.marks()[0].verdicts
-    judged = decided_by_judge(run, verdicts)
+    """Checks a run's judge against people's labels. Raises DataError if no label is of the run's answers."""
+    verdicts = run.marks().verdicts
+    judged = _judged(run, verdicts)
     pairs = [
         (row, right, said.label == "right")
         for row, right in judged
@@ -192,31 +182,39 @@ def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
     )
 
 
+def _judged(run: JudgedRun, verdicts: Sequence[Verdict]) -> list[tuple[Prediction, bool]]:
+    """Returns the predictions that the judge decided, each with whether it called the answer right."""
+    pairs = zip(run.rows, verdicts, strict=True)
+    return [(row, v.outcome == "correct") for row, v in pairs if v.reason in NEEDS_JUDGE]
+
+
 def _corrected(
     run: JudgedRun, verdicts: Sequence[Verdict], labels: PersonLabels
 ) -> tuple[CorrectedScore | None, str]:
     """Returns the corrected score, or None and the reason. Only labels of answers drawn at random estimate
     the judge's error rate. A label of any other answer replaces the verdict of that answer only."""
-    counts = {"right": 0, "missing": 0, "wrong": 0}
-    answers, labelled, errors = ({True: 0, False: 0} for _ in range(3))
+    counts, answers, labelled, errors = Counter[str](), Counter[bool](), Counter[bool](), Counter[bool]()
     for row, verdict in zip(run.rows, verdicts, strict=True):
         said = labels.of(row)
-        known = said is not None and said.label != "unclear" and verdict.outcome != "missing"
-        if verdict.reason in NEEDS_JUDGE and not (known and said and said.picked == "chosen"):
+        if said is not None and (said.label == "unclear" or verdict.outcome == "missing"):
+            said = None
+        if verdict.reason in NEEDS_JUDGE and (said is None or said.picked == "random"):
             called = verdict.outcome == "correct"
             answers[called] += 1
-            if known and said:
-                labelled[called] += 1
-                errors[called] += called != (said.label == "right")
-        elif known and said:
-            counts["right" if said.label == "right" else "wrong"] += 1
-        elif verdict.outcome != "unscored":
-            right = verdict.outcome in RIGHT
-            counts["missing" if verdict.outcome == "missing" else "right" if right else "wrong"] += 1
-    if not sum(labelled.values()):
-        drawn = "no label of an answer that was drawn at random and judged"
-        return None, f"{drawn} (`raypipe judge pick --random`)"
-    kind, strict = (Checked(answers[c], labelled[c], errors[c]) for c in (True, False))
+            labelled[called] += said is not None
+            errors[called] += said is not None and called != (said.label == "right")
+        elif said is not None:
+            counts[said.label] += 1
+        elif verdict.outcome in ("missing", "unscored"):
+            counts[verdict.outcome] += 1
+        else:
+            counts["right" if verdict.outcome in RIGHT else "wrong"] += 1
+    if not labelled.total():
+        return (
+            None,
+            "no label of an answer that was drawn at random and judged (`raypipe judge pick --random`)",
+        )
+    kind, strict = (VerdictSample(answers[c], labelled[c], errors[c]) for c in (True, False))
     try:
         found = corrected_score(counts["right"], counts["missing"], counts["wrong"], kind, strict)
     except ValueError as e:
@@ -227,20 +225,17 @@ def _corrected(
 def pick(
     run: JudgedRun, disagreements: int, at_random: int, seed: int, labels: PersonLabels | None = None
 ) -> list[dict[str, Any]]:
-    """Picks answers for people to label, as lines of a labels file. Some are drawn at random. The others are
-    those on which the judge disagrees most with the word overlap of answer and truth. Answers with a label in
-    `labels` are left out. Raises ConfError if both numbers are below 1, and DataError if the judge decided no
-    answer of the run."""
+    """Picks answers for people to label: some at random, the others where the judge disagrees most with the
+    word overlap of answer and truth. Leaves out answers with a label in `labels`. Raises ConfError if both
+    numbers are below 1, and DataError if the judge decided nothing."""
     if disagreements < 1 and at_random < 1:
         raise ConfError("judge pick: expected --disagreements N or --random N, found neither")
-    marks = run.marks()[0]
-    judged = decided_by_judge(run, marks.verdicts)
+    marks = run.marks()
+    judged = _judged(run, marks.verdicts)
     open_ = [(row, right) for row, right in judged if labels is None or labels.of(row) is None]
     if not judged:
-        raise DataError(
-            f"{run.name}: expected answers that a judge decided, found none. `raypipe score crag RUN --judge "
-            "MODEL --out FILE` has one judge them"
-        )
+        how = "`raypipe score crag RUN --judge MODEL --out FILE` has one judge them"
+        raise DataError(f"{run.name}: expected answers that a judge decided, found none. {how}")
     drawn = random.Random(seed).sample(open_, min(at_random, len(open_)))
     taken = {row.question for row, _ in drawn}
     doubts = []  # (-distance, question): of the judge's verdict from the word overlap, above 0 and at most 1

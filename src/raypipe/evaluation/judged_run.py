@@ -55,8 +55,7 @@ class PersonLabels:
 
 
 def read_labels(path: Path) -> PersonLabels:
-    """Reads a file of labels. If two lines have the same answer, the later one counts. Raises DataError for a
-    line that is not a label."""
+    """Reads a file of labels; of two lines with the same answer, the later counts. Raises DataError."""
     found: dict[AnswerOf, LabelledAnswer] = {}
     open_: dict[AnswerOf, Picked] = {}
     for line in filled(path):
@@ -83,14 +82,12 @@ def read_labels(path: Path) -> PersonLabels:
 def labelled(rows: Sequence[crag_rules.Prediction], labels: PersonLabels) -> list[crag_rules.Prediction]:
     """Adds people's labels to the predictions. A prediction labelled unclear keeps its verdict."""
     known = {"right": True, "wrong": False}
-    said = (labels.of(r) for r in rows)
-    return [replace(r, person=known.get(s.label) if s else None) for r, s in zip(rows, said, strict=True)]
+    return [replace(r, person=known.get(s.label) if (s := labels.of(r)) else None) for r in rows]
 
 
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
-    """Appends a person's label of an answer to a file of labels; creates the file if needed. The line's
-    `picked` is that of an earlier line with this answer, else `chosen`. Raises DataError if the file has
-    lines that are not labels."""
+    """Appends a person's label to a file of labels, which is made if needed. `picked` is that of an earlier
+    line with this answer, else `chosen`. Raises DataError if the file has other lines."""
     key = id, answer.strip()
     there = read_labels(path) if path.exists() else PersonLabels(str(path), {}, {})
     before = there.by_answer.get(key)
@@ -105,8 +102,6 @@ def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
 
 NEEDS_JUDGE = ("judge", "judge_unreadable")
 """Reasons of verdicts that depend on a judge's reply."""
-
-FEW = 10  # fewer unreadable replies may be the judge's own errors; FEW or more show another rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +119,18 @@ class JudgedRun:
     called: JudgeLine | None = None  # calls of a new judgement; None: not judged again
     kept: frozenset[str] = frozenset()  # ids of questions whose answers come from an earlier run
 
-    def marks(self, labels: PersonLabels | None = None) -> tuple[crag_rules.Marks, int]:
-        """Scores the predictions. Also returns the number of verdicts that people's labels changed."""
-        marks = crag_rules.mark(self.rows if labels is None else labelled(self.rows, labels), self.rule)
-        return marks, marks.people
+    def marks(self) -> crag_rules.Marks:
+        return crag_rules.mark(self.rows, self.rule)
+
+    def labelled(self, labels: PersonLabels | None) -> JudgedRun:
+        """Adds people's labels to the predictions; None: there are none."""
+        return self if labels is None else replace(self, rows=tuple(labelled(self.rows, labels)))
 
 
 def judged_run(path: Path, rule: crag_rules.Rule | None = None) -> JudgedRun:
-    """Reads a run's folder, or a file of predictions. `rule`: the scoring rule; None: the run's own rule, and
-    the default rule for a file or a run without one. A run's judge replies are dropped if the rule differs
-    from the run's own. Raises DataError if the folder or file cannot be read."""
+    """Reads a run's folder, or a file of predictions. `rule`: the scoring rule; None: the run's own, or the
+    default rule if it has none. Drops a run's judge replies if the rule differs from its own. Raises
+    DataError for an unreadable folder or file."""
     if not path.is_dir():
         chosen = rule or "official"
         found = read_predictions(path, chosen)
@@ -149,9 +146,8 @@ def judged_run(path: Path, rule: crag_rules.Rule | None = None) -> JudgedRun:
         if r["golds"]:
             said = r["judge_response"] if own else None
             cut = any(x["step"] == r["origin"] and x["finish"] == "length" for x in r["replies"])
-            rows.append(
-                crag_rules.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"], cut=cut)
-            )
+            truths, labels = tuple(r["golds"]), r["labels"]
+            rows.append(crag_rules.Prediction(r["id"], r["answer"], truths, said, labels, cut=cut))
             texts[r["id"]] = r["query"]
             kept |= {r["id"]} if r["kept"] else set()
     by = record.rule.partition("@")[0] if own else rule or crag_rules.DEFAULT_RULE
@@ -183,29 +179,8 @@ def prediction_lines(run: JudgedRun, marks: crag_rules.Marks) -> list[dict[str, 
 
 def require_distinct(run: JudgedRun) -> None:
     """Raises DataError if a question occurs twice."""
-    seen = Counter(row.question for row in run.rows)
-    if twice := next((id for id, n in seen.items() if n > 1), None):
+    [(id, most), *_] = Counter(row.question for row in run.rows).most_common(1) or [("", 0)]
+    if most > 1:
         raise DataError(
-            f"{run.name}: expected each question once, found {twice!r} twice. Remove one of its lines"
+            f"{run.name}: expected each question once, found {id!r} twice. Remove one of its lines"
         )
-
-
-def require_readable(run: JudgedRun) -> None:
-    """Raises DataError if a judge made many replies and none is readable by the rule. Such replies come from
-    another rule, and each would count as a hallucination."""
-    reasons = [crag_rules.judge(r, run.rule).reason for r in run.rows if r.judge_response is not None]
-    decided = [reason for reason in reasons if reason in NEEDS_JUDGE]
-    if len(decided) >= FEW and set(decided) == {"judge_unreadable"}:
-        found = next(r.judge_response for r in run.rows if r.judge_response is not None)
-        raise DataError(
-            f"{run.name}: expected judge replies by the rule {run.rule}, found {len(decided)} that cannot "
-            f"be read, such as {found[:60]!r}. Name the rule that they were made by with --rule"
-        )
-
-
-def decided_by_judge(
-    run: JudgedRun, verdicts: Sequence[crag_rules.Verdict]
-) -> list[tuple[crag_rules.Prediction, bool]]:
-    """Returns the predictions that the judge decided, each with whether it called the answer right."""
-    pairs = zip(run.rows, verdicts, strict=True)
-    return [(row, v.outcome == "correct") for row, v in pairs if v.reason in NEEDS_JUDGE]

@@ -47,8 +47,7 @@ class GoldEvidence:
 
 class EvidencePath(ABC):
     """A path whose evidence does not come from pages, but for example from a graph. A plugin registers a
-    subclass under the verb of the path's step. The subclass is constructed with a recipe and the stage of
-    that step."""
+    subclass under the verb of the path's step."""
 
     replies: frozenset[str]  # names of the replies that are made only from this evidence, not from passages
 
@@ -130,8 +129,7 @@ class RecipePaths:
         return own if self._own.is_nearer(e, own, pages) else pages
 
     def place_of_documents(self, e: GoldEvidence) -> LostAt:
-        """Returns the place where the relevant documents were lost, if none is among the ranking's first ten.
-        `GoldEvidence.passages` holds the hits of these documents."""
+        """Returns the place where the documents of `passages` were lost, if none is in the first ten."""
         if e.passages & set(e.answered.order) and self.ranking:
             last = self.ranking[-1]
             return LostAt(Loss.RERANK if "order" in last.step.reads() else Loss.FUSION, last.name)
@@ -140,8 +138,7 @@ class RecipePaths:
     # ------------------------------------------------------------ the pages
 
     def _on_pages(self, e: GoldEvidence) -> LostAt:
-        """Returns the place on the path of pages. If no stage reads passages for a reply, the place is the
-        stage that made the answer."""
+        """Returns the place on the path of pages; without a stage that reads them, the one that answered."""
         active = [s for s in self.showing if self.replied(s, e.answered)]
         saying, replies = [s for s in active if e.shown.get(s.name)], e.answered.replies
         # A stage may also reply from earlier replies that were made from pages. It counts as well if one of
@@ -154,17 +151,16 @@ class RecipePaths:
         if saying:
             return LostAt(Loss.ANSWER, saying[0].name)
         if not self.showing:
-            origin = self._writer(REPLY + e.answered.origin) or self._writer("outcome")
-            return LostAt(Loss.ANSWER, origin)
+            stage = self._writers.get(REPLY + e.answered.origin) or self._writers.get("outcome")
+            return LostAt(Loss.ANSWER, stage.name if stage else "")
         if e.passages & set(e.answered.order):
             stage = active[-1] if active else self.showing[-1]
             return LostAt(Loss.BUDGET if active else Loss.ROUTING, stage.name)
         return self._not_ranked(e) if e.passages else self._not_found(e)
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
-        """Returns the place if a hit contains the gold, and the final ranking omits that hit. Goes back from
-        the last ranking stage while rankings lack the gold. Blames the earliest such stage, or the search
-        before it if its scores lack the hit."""
+        """Returns the place if the final ranking omits the hits with the gold: the earliest of the last
+        rankings that lack them, or the search before it if its scores lack them."""
         outs: list[tuple[Stage[Step], frozenset[str]]] = []
         for stage in self.ranking:  # each keeps the best `top` hits by the score that it writes
             own = named(stage.step.writes(), "hits")
@@ -199,13 +195,7 @@ class RecipePaths:
             return LostAt(Loss.RECALL, ran[-1].name)
         return LostAt(Loss.ROUTING, self.recalling[0].name if self.recalling else "")
 
-    def _writer(self, field_name: str) -> str:
-        stage = self._writers.get(field_name)
-        return stage.name if stage else ""
-
     def replied(self, stage: Stage[Step], answered: Question) -> bool:
         """Returns whether a stage made a reply; a fault counts as one."""
-        return any(
-            answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED
-            for n in named(stage.step.writes(), "replies")
-        )
+        made = (answered.replies.get(n, SKIPPED_REPLY) for n in named(stage.step.writes(), "replies"))
+        return any(reply.label != SKIPPED for reply in made)

@@ -1,9 +1,8 @@
 """Finds the stage at which each wrong answer lost its gold, and scores routers against gold labels.
 
 LossFinder gathers evidence for each question: the passages, contexts of replies, and sources that contain the
-gold. `loss_paths.RecipePaths` turns this evidence into a place, for right and wrong answers. When the
-verdicts are known, `misses` keeps the places of wrong answers. RankingLossFinder finds places for judged
-documents.
+gold. `loss_paths.RecipePaths` turns this evidence into a place, for right and wrong answers; `misses` keeps
+those of wrong answers. RankingLossFinder finds places for judged documents.
 
 The store is read as little as possible: no passages if the answer has the gold, no sources if a passage has
 it. No model runs, and the store is not changed.
@@ -64,9 +63,8 @@ class LossFinder:
         ]
         places: dict[str, LostAt] = {}
         for batch in batches(rows, AT_ONCE):
-            undecided = [e for e in batch if not e.gold.said(e.answered.answer)]
-            evidence = {e.asked.id: e for e in await self._evidence(undecided)}
-            for e in (evidence.get(e.asked.id, e) for e in batch):
+            undecided = await self._evidence([e for e in batch if not e.gold.said(e.answered.answer)])
+            for e in {e.asked.id: e for e in (*batch, *undecided)}.values():
                 if self._paths.searched(e.asked) is None and self._paths.needs_sources(e):
                     self._postponed[e.asked.id] = replace(e, sources=SourcesHolding())
                 else:
@@ -77,8 +75,7 @@ class LossFinder:
         """Finds the places for the questions that `of` postponed: question id -> place."""
         if self._postponed:
             self._search_store()
-        postponed, self._postponed = self._postponed, {}
-        return {id: self._paths.place(e) for id, e in postponed.items()}
+        return {id: self._paths.place(e) for id, e in self._postponed.items()}
 
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
         """Adds the passages, contexts and sources that contain the gold."""
@@ -87,15 +84,12 @@ class LossFinder:
         held_by = [[h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk])] for e in rows]
         evidence = [replace(e, passages=frozenset(c)) for e, c in zip(rows, held_by, strict=True)]
         for stage, context_of in self._contexts:
-            replied = [
-                i
-                for i, e in enumerate(evidence)
-                if e.answered.order and self._paths.replied(stage, e.answered)
-            ]
+            has = [bool(e.answered.order) and self._paths.replied(stage, e.answered) for e in evidence]
+            replied = [i for i, one in enumerate(has) if one]
             contexts = await context_of([evidence[i].answered for i in replied]) if replied else []
             for i, text in zip(replied, contexts, strict=True):
-                holds_gold = evidence[i].gold.held(text)
-                evidence[i] = replace(evidence[i], shown={**evidence[i].shown, stage.name: holds_gold})
+                shown = {**evidence[i].shown, stage.name: evidence[i].gold.held(text)}
+                evidence[i] = replace(evidence[i], shown=shown)
         return [await self._with_sources(e) for e in evidence]
 
     async def _with_sources(self, e: GoldEvidence) -> GoldEvidence:
@@ -122,9 +116,8 @@ class LossFinder:
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
     def _search_store(self) -> None:
-        """Scans the store for the golds of the postponed questions. Scans the parsed texts, for each question
-        until a passage contains its gold. Then scans all sources for the golds that no parsed text contains.
-        """
+        """Finds the postponed golds in the parsed texts, for each question until a passage contains its gold.
+        Then looks for golds that no text contains in the content of all sources."""
         p, postponed = self._pipeline, self._postponed
         by_word = _by_first_word(postponed.values())
         for batch in p.store.batches(p.recipe.texts_table, ["source", "text"]):
@@ -157,8 +150,7 @@ def _by_first_word(postponed: Iterable[GoldEvidence]) -> dict[str, list[str]]:
 
 
 def _candidates(text: str, by_word: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yields ids of the questions that may match `text`. These are the ids under key "", and those under a
-    word of the text: it may be the first of a truth."""
+    """Yields ids of the questions whose gold may be in `text`: those under "" or a word of the text."""
     for word in {*normalized(text).split(), ""} & by_word.keys():
         yield from by_word[word]
 
@@ -169,8 +161,7 @@ def misses(found: Mapping[str, LostAt], right: Mapping[str, bool | None]) -> dic
 
 
 class RankingLossFinder:
-    """Finder with the interface of LossFinder, for questions whose golds are judged documents. A ranking is
-    right if a relevant document is among its first ten (`metrics.kinds`)."""
+    """Finder for questions with judged documents; one among the first ten makes a ranking right."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.notes: list[str] = []
@@ -179,15 +170,11 @@ class RankingLossFinder:
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
     ) -> dict[str, LostAt]:
-        """Finds where each question's relevant documents are lost, if its ranking is wrong: question id ->
-        place. `pairs`: each question as asked, and as answered. Omits questions without relevant documents.
-        """
-        relevant = {
-            asked.id: {d for d, grade in golds[asked.id].grades.items() if grade > 0}
-            for asked, _ in pairs
-            if asked.id in golds
-        }
-        p, ids = self._pipeline, sorted({d for documents in relevant.values() for d in documents})
+        """Finds where each question's documents are lost, if its ranking is wrong: question id -> place.
+        `pairs`: each question as asked, and as answered. Omits questions without relevant documents."""
+        asked_golds = (golds[asked.id] for asked, _ in pairs if asked.id in golds)
+        relevant = {g.question: {d for d, grade in g.grades.items() if grade > 0} for g in asked_golds}
+        p, ids = self._pipeline, sorted(set().union(*relevant.values()))
         rows = p.store.rows("documents", "id", ids, ["id", "source"])
         source_of = dict(zip(*map(id_texts, rows.columns), strict=True))
         places = {}

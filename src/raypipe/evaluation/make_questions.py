@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import chain, cycle
 
 import numpy as np
 
@@ -59,8 +59,7 @@ class Draw:
     corpus: Bm25Corpus = field(repr=False)  # words of the passages
 
     def like(self, text: str, without: str | None, top: int) -> list[DrawnPassage]:
-        """Returns the passages that share most words with a text (BM25), best first; none of source
-        `without`."""
+        """Returns the passages most like a text (BM25), best first; none of source `without`."""
         query, _ = analyse(text, "stems")
         k1, b = DEFAULTS["lucene"]
         found, values = scores(self.corpus, np.unique(query), "lucene", k1, b)
@@ -102,8 +101,7 @@ def _texts(store: Store, ids: Sequence[str], at_once: int = 50) -> Iterator[tupl
 
 
 def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[DrawnPassage]:
-    """Cuts a text into consecutive passages. Drops those that are not prose, and those where the page has
-    hidden text."""
+    """Cuts a text into consecutive passages. Drops those that are not prose or have hidden text."""
     text, out, spans = page.text, list[DrawnPassage](), sentences(page.text)
     while spans:
         n = 1
@@ -119,16 +117,14 @@ def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[Draw
 
 
 def _names(store: Store) -> Mapping[str, tuple[str, str]]:
-    """Maps source ids of all documents and cited pages to (name, title). The name is the document's id, or
-    the page's URL."""
+    """Maps source ids to (name, title): a document's id and title, or a cited page's URL."""
     found: dict[str, tuple[str, str]] = {}
     for row in arrow.with_id_texts(store.scan("documents").to_pylist()):
         found.setdefault(row["source"], (row["id"], row["title"]))
     for batch in store.batches("questions", ["citations"]):
-        for cited in arrow.with_id_texts(batch["citations"].to_pylist()):
-            for c in cited or ():
-                if c["page"] is not None:
-                    found.setdefault(c["page"], (c["url"], ""))
+        for c in chain.from_iterable(filter(None, arrow.with_id_texts(batch["citations"].to_pylist()))):
+            if c["page"] is not None:
+                found.setdefault(c["page"], (c["url"], ""))
     return found
 
 
@@ -248,8 +244,7 @@ def shown(passages: Sequence[DrawnPassage]) -> str:
 
 
 def agrees(said: str, text: MadeText) -> bool:
-    """Returns whether an answer agrees with the golds. A list needs all its items; other golds need their
-    words, or a token F1 of AGREES_F1."""
+    """Returns whether an answer has all items of a list, or the words or AGREES_F1 of another gold."""
     if text.items:
         return all(overlap.contains(said, [item]) for item in text.items)
     return bool(overlap.contains(said, text.answers)) or overlap.token_f1(said, text.answers) >= AGREES_F1
@@ -262,9 +257,8 @@ async def _checked(
     prompts: Mapping[str, Prompt],
     made: MadeSet,
 ) -> list[tuple[Candidate, MadeText]]:
-    """Keeps the questions that the model answers from their passages, but not without passages. Keeps an
-    unanswerable question if the model abstains, given its passage and the NEAR most similar others. Counts
-    rejections in `made`."""
+    """Keeps the questions that the model answers from their passages only; unanswerable ones if it abstains,
+    given their passage and NEAR similar ones. Counts rejections in `made`."""
     if not texts:
         return []
     answer, alone = prompts["answer"].renderer(), prompts["alone"].renderer()
@@ -276,26 +270,25 @@ async def _checked(
             passages = tuple(dict.fromkeys((*passages, *near)))
         chats.append(answer({"passages": shown(passages), "text": escape_markup(text.question)}))
     left = []
-    for pair, reply in zip(texts, await generate(chats, CHECK), strict=True):
-        unanswerable = pair[0].kind == "unanswerable"
+    for (candidate, text), reply in zip(texts, await generate(chats, CHECK), strict=True):
+        unanswerable = candidate.kind == "unanswerable"
         if not isinstance(reply, Generated):
             made.rejected["no_reply"] += 1
-        elif abstains(reply.text) is not unanswerable:
-            made.rejected["answerable" if unanswerable else "not_answerable"] += 1
-        elif not unanswerable and not agrees(reply.text, pair[1]):
+        elif unanswerable and not abstains(reply.text):
+            made.rejected["answerable"] += 1
+        elif not unanswerable and (abstains(reply.text) or not agrees(reply.text, text)):
             made.rejected["not_answerable"] += 1
         else:
-            left.append(pair)
-    asked = [pair for pair in left if pair[0].kind != "unanswerable"]
-    chats = [alone({"text": escape_markup(t.question)}) for _, t in asked]
-    said = dict(zip(map(id, asked), await generate(chats, CHECK) if asked else [], strict=True))
-    out = []
-    for pair in left:
-        own = said.get(id(pair))
-        if id(pair) in said and not isinstance(own, Generated):
+            left.append((candidate, text))
+    asked = [text for candidate, text in left if candidate.kind != "unanswerable"]
+    chats = [alone({"text": escape_markup(text.question)}) for text in asked]
+    replies, out = iter(await generate(chats, CHECK) if asked else ()), []
+    for candidate, text in left:
+        own = None if candidate.kind == "unanswerable" else next(replies)
+        if isinstance(own, Fault):
             made.rejected["no_reply"] += 1
-        elif isinstance(own, Generated) and not abstains(own.text) and agrees(own.text, pair[1]):
+        elif own is not None and not abstains(own.text) and agrees(own.text, text):
             made.rejected["known_without"] += 1
         else:
-            out.append(pair)
+            out.append((candidate, text))
     return out

@@ -45,8 +45,7 @@ MOST = 20  # gold passages of one question, if the replaced step has no `top`: a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OraclePassages:
-    """A step that replaces the ranking by the passages that contain a question's gold. It leaves the ranking
-    of a question without such passages unchanged."""
+    """A step that replaces the ranking by the passages with the gold, if there are any."""
 
     order: Mapping[str, tuple[str, ...]]  # question id -> chunk ids
 
@@ -65,22 +64,19 @@ class OraclePassages:
 
     def open(self, kit: Kit) -> Ask:
         async def ask(questions: list[Question]) -> list[Question]:
-            out = []
-            for q in questions:
-                if order := self.order.get(q.id, ()):
-                    known = {h.chunk for h in q.hits}
-                    more = (Hit(c, *parse_chunk_id(c)) for c in order if c not in known)
-                    q = replace(q, hits=(*q.hits, *more), order=order)
-                out.append(q)
-            return out
+            return [self._put(q) for q in questions]
 
         return ask
+
+    def _put(self, question: Question) -> Question:
+        order, known = self.order.get(question.id, ()), {h.chunk for h in question.hits}
+        more = (Hit(c, *parse_chunk_id(c)) for c in order if c not in known)
+        return replace(question, hits=(*question.hits, *more), order=order or question.order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleAnswer:
-    """A step that replies with the gold if the passages of `step` contain it, else "i don't know". The model
-    of `step` is not called."""
+    """A step that replies with the gold if the passages of `step` contain it, else "i don't know"."""
 
     step: Step  # the replaced step
     golds: Mapping[str, tuple[str, ...]]  # question id -> truths
@@ -120,12 +116,12 @@ class OracleAnswer:
 
 def require_stage(recipe: Recipe, oracle: Oracle) -> None:
     """Raises ConfError if the recipe has no stage that the oracle can replace."""
-    if oracle == "passages" and not _ranking(recipe):
-        raise ConfError(f"--oracle passages: recipe {recipe.name} has no step that ranks passages")
-    if oracle == "answer" and not _answering(recipe):
-        raise ConfError(f"--oracle answer: recipe {recipe.name} has no step that answers from passages")
-    outside = [s for s in _answering(recipe) if s.plugin is not None] if oracle == "answer" else []
-    if outside:
+    stages, does = _ranking(recipe), "ranks passages"
+    if oracle == "answer":
+        stages, does = _answering(recipe), "answers from passages"
+    if not stages:
+        raise ConfError(f"--oracle {oracle}: recipe {recipe.name} has no step that {does}")
+    if oracle == "answer" and (outside := [s for s in stages if s.plugin is not None]):
         raise ConfError(
             f"--oracle answer: {outside[0].name} of recipe {recipe.name} is a step from outside, and a "
             "record cannot hold such a step inside an oracle. Use --oracle passages, or a recipe whose "
@@ -136,9 +132,8 @@ def require_stage(recipe: Recipe, oracle: Oracle) -> None:
 def with_oracle(
     pipeline: Pipeline, oracle: Oracle, questions: Iterable[Question], golds: Mapping[str, Gold]
 ) -> tuple[Recipe, int]:
-    """Returns the pipeline's recipe with an oracle, and the number of questions whose golds it contains. The
-    recipe must have a stage to replace (`require_stage`). Oracle `passages` searches the corpus tables for
-    golds, so they must be complete."""
+    """Returns the recipe with an oracle, and the number of questions whose golds it contains. The recipe must
+    have a stage to replace (`require_stage`), and for oracle `passages` complete corpus tables."""
     recipe, truths = pipeline.recipe, {q: g.answers for q, g in golds.items() if g.answers}
     stages = list(recipe.question)
     if oracle == "answer":
@@ -165,8 +160,7 @@ def _ranking(recipe: Recipe) -> list[Stage[Step]]:
 
 
 def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
-    """Returns a stage with the gate of stage `of`. Its class is recorded as MODULE:NAME, since no verb has
-    it."""
+    """Returns a stage with the gate of `of`. Its class is recorded as MODULE:NAME: no verb has it."""
     _, plugin = step_class(f"{__name__}:{type(step).__name__}")
     return Stage(name, step, of.when, plugin)
 
@@ -174,9 +168,8 @@ def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
 def _gold_passages(
     pipeline: Pipeline, questions: Iterable[Question], truths: Mapping[str, tuple[str, ...]], most: int
 ) -> dict[str, tuple[str, ...]]:
-    """Maps question ids to the chunk ids of passages that contain the question's gold. A question has at most
-    `most` of them, in the order of the sources. Omits a question if no passage contains its gold, or if the
-    gold is a judgement such as yes or no."""
+    """Maps question ids to at most `most` passages that contain the gold, in the order of the sources. Omits
+    questions without such a passage, and judgements such as yes or no."""
     index = LanceIndex(searched(pipeline.store, pipeline.recipe))
     found, everything = {}, pipeline.recipe.searches_all()
     with asyncio.Runner() as loop:

@@ -20,7 +20,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, Gold, Layout, Question, answer_of, chunk_id, quotes_of, ranking, urls
 from raypipe.core.textfile import replacing, writing
 from raypipe.metrics.crag_rules import Marks, Prediction
-from raypipe.metrics.kinds import DataKind, RunScores, gold_form, open_kind, right_of
+from raypipe.metrics.kinds import DataKind, RunScores, gold_form, recorded_kind, right_of
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.runs.record import read
 from raypipe.runs.run_parts import EVAL_AGAIN
@@ -113,9 +113,7 @@ def row(
 ) -> dict[str, Any]:
     """Returns a question's row, without the columns that `ResultTable.finish` adds. `text`: chunk id -> text,
     for `needed_texts`. `prompts`: reply name -> prompt columns. `layouts`: source -> layout, for files of
-    folders; `roots`: id prefix of a folder -> its path. `seen`: True: a fit or adapter of the recipe has seen
-    the question. `seconds`: stage -> seconds; None: an earlier run answered. `evidence`: paragraphs that the
-    answer rests on. `kept`: earlier run whose answer was kept; None: this run's recipe answered."""
+    folders; `roots`: id prefix of a folder -> its path. The other parameters are columns of SCHEMA."""
     origin_reply = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -208,8 +206,7 @@ class ResultTable:
         scores: RunScores,
         lost: Mapping[str, LostAt] = MappingProxyType({}),
     ) -> None:
-        """Adds the verdicts and moves the file to its path. `lost`: question id -> place where the gold of a
-        miss was lost."""
+        """Adds the verdicts and moves the file to its path. `lost`: question id -> place of a miss."""
         with writing(self._path):
             self._writer.close()
         verdicts = {v.question: v for v in marks.verdicts}
@@ -223,20 +220,19 @@ class ResultTable:
             for group in range(draft.num_row_groups):
                 table = draft.read_row_group(group).select(SCHEMA.names)
                 ids = table["id"].to_pylist()
-                found, at = [verdicts.get(id) for id in ids], [lost.get(id) for id in ids]
+                found, places = [verdicts.get(id) for id in ids], [lost.get(id) for id in ids]
                 of = [scores.values.get(id) for id in ids]
                 columns = {
                     "verdict": [v.outcome if v else None for v in found],
                     "reason": [v.reason if v else None for v in found],
                     "judge_response": [judged.get(id) for id in ids],
-                    "lost": [x.loss if x else None for x in at],
-                    "lost_step": [x.step or None if x else None for x in at],
+                    "lost": [x.loss if x else None for x in places],
+                    "lost_step": [x.step or None if x else None for x in places],
                     "measures": [None if v is None else list(v.items()) for v in of],
                 }
                 for name, values in columns.items():
-                    field = SCHEMA.field(name)
-                    place_of = SCHEMA.get_field_index(name)
-                    table = table.set_column(place_of, field, pa.array(values, field.type))
+                    field, at = SCHEMA.field(name), SCHEMA.get_field_index(name)
+                    table = table.set_column(at, field, pa.array(values, field.type))
                 out.write_table(table.cast(schema))
 
 
@@ -246,7 +242,7 @@ _EVIDENCE = ("replies", "hits", "quotes", "evidence")  # long columns that no da
 def flat_rows(path: Path, kind: str) -> list[dict[str, Any]]:
     """Returns the rows of a run's table for a data frame: measures and labels become columns, lists texts,
     the time a datetime. `kind`: of the run's record. Raises ConfError if its code is missing."""
-    opened, columns = open_kind(kind.partition("@")[0]), [n for n in SCHEMA.names if n not in _EVIDENCE]
+    opened, columns = recorded_kind(kind), [n for n in SCHEMA.names if n not in _EVIDENCE]
     rows = read_table(path, columns).to_pylist(maps_as_pydicts="strict")
     return [_flat_row(row, opened) for row in rows]
 
@@ -289,8 +285,7 @@ def verdict_of(answer: str | None, right: bool | None) -> str:
 def open_table(path: Path, columns: Sequence[str] = (), run: str | None = None) -> pq.ParquetFile:
     """Opens a run's table and checks that it has these columns; (): all of SCHEMA. `run`: the run that it
     must belong to; None: the run of the record next to it, so the folder of a killed eval is refused. Raises
-    DataError if the file is not such a table, if the record is missing, and if the table belongs to another
-    run."""
+    DataError for another file, a missing record, and a table of another run."""
     found = _opened(path)
     if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
         raise DataError(f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing")
@@ -325,8 +320,7 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """Returns the metadata of a table of results, even in an incomplete folder. Raises DataError if the file
-    cannot be read."""
+    """Returns the metadata of a table, even in an incomplete folder. Raises DataError if it is unreadable."""
     with _opened(path) as found:
         return _about(found)
 

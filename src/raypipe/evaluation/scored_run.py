@@ -12,16 +12,10 @@ from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
-from raypipe.evaluation.judged_run import (
-    JudgedRun,
-    PersonLabels,
-    judged_run,
-    require_distinct,
-    require_readable,
-)
+from raypipe.evaluation.judged_run import JudgedRun, PersonLabels, judged_run, require_distinct
 from raypipe.evaluation.result_table import read_table
 from raypipe.metrics import crag_rules
-from raypipe.metrics.kinds import answer_values, verdict_values
+from raypipe.metrics.kinds import Crag
 from raypipe.metrics.losses import shared
 from raypipe.recipes.serialize import description
 from raypipe.recipes.wiring import fits_of, has_seen
@@ -75,14 +69,16 @@ def scored_run(path: Path, rule: crag_rules.Rule) -> ScoredRun:
 
 def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     """Returns the measures of a run by its rule and its judge's replies. `people`: labels that outrank the
-    judge. Raises DataError if a question occurs twice, and if the rule cannot read the judge replies."""
+    judge. Raises DataError if a question occurs twice."""
     require_distinct(run)
-    require_readable(run)
-    marks, changed = run.marks(people)
-    verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
-    values = {r.question: {**answer_values(r), **verdict_values(verdicts[r.question])} for r in run.rows}
-    labels = {r.question: dict(r.labels) for r in run.rows}
-    found = ScoredRun(run.name, marks.rule, run.judge, values, labels, run.record, run.trim, changed)
+    judged = run.labelled(people)
+    marks, kind = judged.marks(), Crag(run.rule)
+    values = {r.question: kind.values(r) for r in judged.rows}
+    labels, verdicts = (
+        {r.question: r.labels for r in run.rows},
+        {v.question: v.outcome for v in marks.verdicts},
+    )
+    found = ScoredRun(run.name, marks.rule, run.judge, values, labels, run.record, run.trim, marks.people)
     return replace(found, verdicts=verdicts, texts=run.texts, kept=run.kept)
 
 
@@ -106,8 +102,7 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
-    """Removes the questions that a fit or adapter of any of the runs has seen. Raises DataError if a run then
-    has none."""
+    """Removes the questions that a fit of any run has seen. Raises DataError if a run then has none."""
     seen = frozenset[str]().union(*(r.seen for r in runs))
     rest = [replace(r, values={q: v for q, v in r.values.items() if q not in seen}) for r in runs]
     for before, after in zip(runs, rest, strict=True):

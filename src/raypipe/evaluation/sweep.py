@@ -22,21 +22,13 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Prices
-from raypipe.evaluation.compare import (
-    RunComparison,
-    agreed,
-    applies,
-    bounded,
-    compare,
-    extremes,
-    group_label,
-    measures_of,
-)
+from raypipe.evaluation.bounded_difference import bounded, extremes
+from raypipe.evaluation.compare import RunComparison, applicable, compare
 from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
-from raypipe.metrics.kinds import Measure, grouped
-from raypipe.metrics.paired_tests import Conclusion, Floats, PairedDifference, group_sums, max_t, paired
+from raypipe.metrics.kinds import Measure, group_of, grouped, recorded_kind
+from raypipe.metrics.paired_tests import Conclusion, PairedDifference, group_sums, max_t
 from raypipe.recipes.read_recipe import read_points
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.plan.costs import asking, estimated
@@ -103,9 +95,8 @@ R = TypeVar("R")
 
 
 def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: Sequence[str]) -> list[Point]:
-    """Returns the points of a sweep: each recipe at every combination of the values, in order. `load`: makes
-    a recipe with fields set. `given`: a field with its values each, `rerank.top=5,10`. Raises ConfError if a
-    setting is wrong, if there are fewer than two points, and if two points are the same recipe."""
+    """Returns the points of a sweep: each recipe at every combination of the `given` values. `load` sets the
+    fields. Raises ConfError for a wrong setting, fewer than two points, and equal recipes."""
     axes = [read_points(text) for text in given]
     every = [(recipe, settings) for recipe in recipes for settings in product(*axes)]
     if len(every) < 2:
@@ -127,21 +118,17 @@ def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: S
 
 
 def measure_of(kind: str, name: str | None) -> Measure:
-    """Returns the measure that ranks the points; `name` None: the first of the kind. Raises ConfError if the
-    kind lacks it, and if less of it is better."""
-    first = measures_of(kind)[0]
-    found = first if name is None else named_measure(f"--measure {name}", name, kind)
+    """Returns the measure that ranks points; `name` None: the first. Raises ConfError for an unfit one."""
+    first = recorded_kind(kind).measures[0]
+    found = first if name is None else named_measure(name, kind, f"--measure {name}")
     if found.less_is_better:
-        raise ConfError(
-            f"--measure {name}: it cannot rank a sweep: never answering would win. Use a measure where more "
-            f"is better, such as {first.name}"
-        )
+        why = f"never answering would win. Use a measure where more is better, such as {first.name}"
+        raise ConfError(f"--measure {name}: it cannot rank a sweep: {why}")
     return found
 
 
 def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str], list[str]]:
-    """Draws `sample` questions for a sweep, and as many others, if there are any, to score the winner again.
-    `sample` None: all questions, and no others."""
+    """Draws `sample` questions, and as many others to score the winner again. None: all, and no others."""
     every = sorted(ids)
     if sample is None or sample >= len(every):
         return every, []
@@ -194,27 +181,30 @@ def sweep(
             f"{', '.join(f'{r.name}: {len(s)}' for r, s in zip(runs, scored, strict=True))}. "
             f"--judge MODEL scores what the rule of {measure.name} leaves open; --measure names another"
         )
-    values = [np.array([r.values[q][measure.name] for q in common]) for r in runs]  # (questions,) float64
-    every = applies(runs, sorted(set.intersection(*(set(r.values) for r in runs))), measure.name)
-    groups, every_group = (
-        grouped(group_label(runs[0].kind), {q: runs[0].labels[q] for q in ids}) for ids in (common, every)
-    )
-    gains, bounds = [v - values[0] for v in values[1:]], [extremes(runs[0], r, every, measure) for r in runs]
-    corrected = _corrected(gains, groups, seed)
-    at_ends = [_corrected([b[end] for b in bounds[1:]], every_group, seed) for end in (0, 1)]
-    if len(every) == len(common):
-        at_ends = [corrected, corrected]
-    results = list[PointResult]()
-    ps = [(None,) * 3, *zip(corrected, *at_ends, strict=True)]
-    for point, evaluation, value, ends, (p, *others) in zip(found, done, values, bounds, ps, strict=True):
-        span, against, verdict = measure.high - measure.low, None, None
-        if p is not None:
-            against = paired(values[0], value, span, groups)
-            verdict, _ = agreed(bounded(against, ends, span, every_group), margin, (p, *others))
+    shared = sorted(set.intersection(*(set(r.values) for r in runs)))
+    every = [*common, *(q for q in applicable(runs, shared, measure.name) if q not in set(common))]
+    groups = grouped(group_of(recorded_kind(runs[0].kind)), {q: runs[0].labels[q] for q in every})
+    values = [[r.values[q].get(measure.name) for q in every] for r in runs]
+    n, results = len(common), list[PointResult]()
+
+    def corrected(end: int, most: int) -> list[float]:
+        """Returns the corrected p of each gain, at one end of its bounds over the first `most` questions."""
+        gains = [extremes(values[0][:most], v[:most], measure)[end] for v in values[1:]]
+        return max_t(gains if groups is None else [group_sums(g, groups[:most])[0] for g in gains], seed)
+
+    scored_ps = corrected(0, n)  # both ends are the gain itself
+    at_ends = [corrected(end, len(every)) if len(every) > n else scored_ps for end in (0, 1)]
+    ps = [(None,) * 3, *zip(scored_ps, *at_ends, strict=True)]
+    for point, evaluation, of, own_ps in zip(found, done, values, ps, strict=True):
+        against, verdict = None, None
+        if results:
+            gain = bounded(values[0], of, n, measure, groups)
+            against, (verdict, _) = gain.score, gain.verdict(margin, own_ps)
         assert evaluation.record.cost is not None
         where = point.name, point.recipe.digest(), str(evaluation.folder.path)
         calls, cost = _calls_per_question(evaluation), evaluation.record.cost.actual
-        results.append(PointResult(*where, float(value.mean()), against, p, verdict, calls, cost))
+        mean = float(np.array(of[:n], float).mean())
+        results.append(PointResult(*where, mean, against, own_ps[0], verdict, calls, cost))
     best = min(range(len(found)), key=lambda i: (-results[i].score, results[i].calls_per_question or 0, i))
     again, score = None, None
     if unseen:
@@ -228,15 +218,9 @@ def sweep(
     return Sweep(measure.name, *counts, seed, tuple(results), name, len(unseen), again, score)
 
 
-def _corrected(gains: Sequence[Floats], groups: Sequence[str] | None, seed: int) -> list[float]:
-    """Returns the p of each point's gains, corrected for the number of points."""
-    return max_t(gains if groups is None else [group_sums(g, groups)[0] for g in gains], seed)
-
-
 def _calls_per_question(done: Evaluation) -> float | None:
-    """Returns the calls of the question half per question, cached ones included: without a cache they would
-    be computed. If this run answered no question, uses the last run of the recipe that answered some. Returns
-    None if there is none."""
+    """Returns the calls of the question half per question, cached ones included, from this run, or else from
+    the last run of the recipe that answered some; None if there is none."""
     store = Store.open(done.record.store)
     for run in (done.record, *recent(store, LOOKED_BACK)):
         if run.digest != done.record.digest:
@@ -272,15 +256,12 @@ class Repeats:
 
 
 def repeats(runs: Sequence[ScoredRun]) -> Repeats:
-    """Returns mean and spread of the runs' scores, and of each question. Raises DataError if the runs have
-    different questions."""
+    """Returns mean and spread of scores and questions. Raises DataError for runs of other questions."""
     ids = sorted(runs[0].values)
     for run in runs[1:]:
         if sorted(run.values) != ids:
-            raise DataError(
-                f"{run.name}: expected the questions of {runs[0].name}: a repeat has the same ones"
-            )
-    leads = [measures_of(r.kind)[0].name for r in runs]  # the measure whose spread is computed
+            raise DataError(f"{run.name}: expected the questions of {runs[0].name}, as a repeat has")
+    leads = [recorded_kind(r.kind).measures[0].name for r in runs]  # the measure whose spread is computed
     values = [{q: v.get(lead) for q, v in r.values.items()} for r, lead in zip(runs, leads, strict=True)]
     found = []
     for id in ids:

@@ -18,9 +18,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.metrics.paired_tests import Interval, rate_interval
-
-Floats = npt.NDArray[np.float64]
+from raypipe.metrics.paired_tests import Floats, Interval, rate_interval
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 """Strengths of the ridge, for features of variance 1. A weight w costs strength / 2 x w^2; a question costs
@@ -49,27 +47,27 @@ def fit(
     folds: Sequence[int] | npt.NDArray[np.int64],
     strengths: Sequence[float] = STRENGTHS,
 ) -> LogisticFit:
-    """Fits a logistic regression of `right`, (rows,) of 0 and 1, on `features`, (rows, features). `folds`
-    gives the fold of each row. The strength with the least log loss on held-out folds is chosen; among
-    equals, the largest. Raises ValueError for fewer than two folds: no other fold is then left to fit on."""
+    """Fits a logistic regression of `right`, (rows,) of 0 and 1, on `features`, (rows, features), with the
+    ridge of least log loss on held-out `folds`, (rows,). Raises ValueError for fewer than two folds."""
     if len(np.unique(folds)) < 2:
         raise ValueError("folds: expected at least two, found one")
     means, spread = features.mean(0), features.std(0)
     scale = np.where(spread > 0, spread, 1.0)
     x, fold = (features - means) / scale, np.asarray(folds)
-    best: tuple[float, float, Floats] | None = None
-    for strength in sorted(strengths, reverse=True):
+
+    def held_out(strength: float) -> Floats:
+        """Returns the probability of each row by a fit to the other folds."""
         held = np.empty(len(x))
         for part in np.unique(fold):
             own = fold == part
             bias, w = least(x[~own], right[~own], strength)
             held[own] = sigmoid(bias + x[own] @ w)
-        loss = log_loss(held, right)
-        if best is None or loss < best[0]:
-            best = (loss, strength, held)
-    assert best is not None
-    bias, w = least(x, right, best[1])
-    return LogisticFit(bias, w / scale, means, best[1], best[2])
+        return held
+
+    tried = ((strength, held_out(strength)) for strength in sorted(strengths, reverse=True))
+    strength, held = min(tried, key=lambda one: log_loss(one[1], right))
+    bias, w = least(x, right, strength)
+    return LogisticFit(bias, w / scale, means, strength, held)
 
 
 def log_loss(p: Floats, right: Floats) -> float:
@@ -204,8 +202,8 @@ def calibration(p: Floats, right: Floats) -> CalibrationReport:
 def stated_calibration(
     stated: Mapping[str, float | None], right: Mapping[str, bool | None]
 ) -> CalibrationReport | None:
-    """Measures the calibration of the confidence that answers state. `stated`: question id -> confidence.
-    Returns None if a scored answer states none, or if fewer than FEWEST answers are scored."""
+    """Measures the calibration of stated confidences (question id -> confidence). Returns None if a scored
+    answer states none, or if fewer than FEWEST answers are scored."""
     pairs = [(p, fine) for id, p in stated.items() if (fine := right.get(id)) is not None]
     known = [(p, fine) for p, fine in pairs if p is not None]
     if len(known) < max(FEWEST, len(pairs)):

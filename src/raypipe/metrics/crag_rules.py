@@ -218,8 +218,7 @@ def _from_outside(rule: Rule) -> tuple[Callable[[Prediction], VerdictOutcome], P
 
 
 def rule_id(rule: Rule) -> str:
-    """Returns the name of a rule in a report. A rule from outside is named by its path and source digest.
-    Raises ConfError for an unknown rule."""
+    """Returns the name of a rule in a report, from outside with a digest. Raises ConfError if unknown."""
     if is_path(rule):
         return f"{rule}@{_from_outside(rule)[1].source[:8]}"
     if rule not in RULES:
@@ -277,12 +276,10 @@ def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
     }
 
 
-def interval(score: CragScore) -> tuple[float, float] | None:
-    """Computes the 95 % interval of the score; None without a score. It holds for other questions of the same
-    kind."""
-    if score.score is None:
-        return None
-    return score_interval(score.n_correct, score.n_miss, score.n_hallucination)
+def interval(score: CragScore) -> Interval | None:
+    """Computes the 95 % interval of the score for other such questions; None without a score."""
+    counts = score.n_correct, score.n_miss, score.n_hallucination
+    return None if score.score is None else score_interval(*counts)
 
 
 def rate_intervals(score: CragScore) -> dict[str, Interval]:

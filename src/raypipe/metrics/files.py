@@ -11,17 +11,17 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import TextLine, lines, written
 from raypipe.metrics import crag_rules
-from raypipe.metrics.kinds import DataKind, RunScores, score
+from raypipe.metrics.kinds import Qa, RunScores, score
 from raypipe.text.replies import parse_response
 
 
-def score_qa_file(path: Path, kind: DataKind) -> tuple[RunScores, Mapping[str, int]]:
-    """Scores a file of predictions by the measures of a kind, without a judge. Also returns how often reading
-    normalized a value. Raises DataError as `read_predictions` does, and if no line has an answer."""
+def score_qa_file(path: Path) -> tuple[RunScores, Mapping[str, int]]:
+    """Scores a file of predictions without a judge. Also returns how often reading normalized a value. Raises
+    DataError as `read_predictions` does, and if no line has an answer."""
     found = read_predictions(path, None)
     if not found.rows:
         raise DataError(f"{path}: expected lines with an answer to score against, found none")
-    return score(kind, "qa", found.rows), found.normalized
+    return score(Qa(), "qa", found.rows), found.normalized
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,10 @@ def _require_fitting(path: Path, replies: list[str], rule: crag_rules.Rule) -> N
     if 2 * fitting.get(rule, len(replies)) >= len(replies):
         return
     best = max(fitting, key=lambda known: fitting[known])
-    found = f"{path}: expected a judge's replies by the rule {rule}, {REPLIES[rule]}; "
+    others = f"found {fitting[rule]} in {len(replies)}; the others fit no other rule. Ask a judge: --judge"
     if 2 * fitting[best] > len(replies):
-        found += f"{fitting[best]} of {len(replies)} are {REPLIES[best]}: score with --rule {best}"
-    else:
-        found += (
-            f"found {fitting[rule]} in {len(replies)}; the others fit no other rule. Ask a judge: --judge"
-        )
-    raise DataError(found)
+        others = f"{fitting[best]} of {len(replies)} are {REPLIES[best]}: score with --rule {best}"
+    raise DataError(f"{path}: expected a judge's replies by the rule {rule}, {REPLIES[rule]}; {others}")
 
 
 CRAG_LABELS = ("domain", "question_type", "static_or_dynamic", "popularity")

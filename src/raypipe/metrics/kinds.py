@@ -16,18 +16,8 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
 from raypipe.core.records import PAPER, UNANSWERABLE, paragraph
-from raypipe.metrics import overlap
-from raypipe.metrics.crag_rules import (
-    DEFAULT_RULE,
-    NO_MARKS,
-    VALUES,
-    Marks,
-    Prediction,
-    Rule,
-    judge,
-    mark,
-    rule_id,
-)
+from raypipe.metrics import crag_rules, overlap
+from raypipe.metrics.crag_rules import Marks, Prediction, Rule
 from raypipe.metrics.losses import by_size
 from raypipe.metrics.paired_tests import Interval, mean_interval, score_interval
 from raypipe.text.replies import abstains
@@ -55,11 +45,9 @@ class DataKind(Protocol):
     def measures(self) -> tuple[Measure, ...]:
         """Measures of the kind. The first leads comparisons. It leads a report if it scores enough
         questions."""
-        ...
 
     def values(self, row: Prediction) -> Mapping[str, float]:
         """Computes measure -> value for one question with a gold. Omitted measures are not scored."""
-        ...
 
 
 def gold_form(kind: DataKind) -> GoldForm:
@@ -69,14 +57,12 @@ def gold_form(kind: DataKind) -> GoldForm:
 
 
 def group_of(kind: DataKind) -> str | None:
-    """Returns the attribute `group`: the label of questions that move together, as those of one paper do.
-    Default: None, each question is by itself."""
+    """Returns the attribute `group`: the label whose questions move together. Default: None."""
     return getattr(kind, "group", None)
 
 
 def grouped(label: str | None, labels: Mapping[str, Mapping[str, str]]) -> list[str] | None:
-    """Returns the group of each question; None if each is by itself. A question without the label is its own
-    group. `labels`: question -> its labels."""
+    """Returns each question's group, by default its own; None without a label."""
     return None if label is None else [named.get(label, q) for q, named in labels.items()]
 
 
@@ -86,8 +72,8 @@ def rule_of(kind: DataKind) -> Rule | None:
 
 
 def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
-    """Returns whether an answer is right; None: not scored. The kind's method `right` decides by the
-    question's values. Default: an answer is right if the first measure has its largest value."""
+    """Returns whether an answer is right; None: not scored. The kind's method `right` decides by its values.
+    Default: an answer is right if the first measure has its largest value."""
     if (right := getattr(kind, "right", None)) is not None:
         said: bool | None = right(values)
         return said
@@ -98,7 +84,7 @@ def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
     """Returns a rule's verdicts and their score, from the method `marks`. Default: no verdicts."""
     marks = getattr(kind, "marks", None)
-    return NO_MARKS if marks is None else marks(rows)
+    return crag_rules.NO_MARKS if marks is None else marks(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +135,13 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
                     f"kind {name}, question {question}: expected {m.name} from {m.low:g} to {m.high:g}, "
                     f"found {found[m.name]:g}. Give the Measure the low and high that its values have"
                 )
-    group = group_of(kind)
-    summaries = tuple(_summary(m, values, rows, group) for m in kind.measures)
+    summaries = tuple(summary_of(kind, m.name, values, rows) for m in kind.measures)
     most = max(s.scored for s in summaries)
     lead = next(s.measure for s in summaries if s.scored >= LEADS_FROM * most)
-    measure = next(m for m in kind.measures if m.name == lead)
     slices = []
     for (label, value), members in by_size((r.labels, r) for r in rows):
-        if label != group:  # a single paper makes no slice
-            of = _summary(measure, values, members, group)
+        if label != group_of(kind):  # a single paper makes no slice
+            of = summary_of(kind, lead, values, members)
             slices.append(MeasureSlice(label, value, of.mean, of.interval, of.scored, of.of))
     blocks = tuple(getattr(kind, "blocks", ("measures",)))  # names in report/blocks
     return RunScores(name, lead, summaries, tuple(slices), values, blocks)
@@ -166,23 +150,17 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
 def summary_of(
     kind: DataKind, measure: str, values: Mapping[str, Mapping[str, float]], rows: Sequence[Prediction]
 ) -> MeasureSummary:
-    """Summarizes one measure over the `rows` in `values`, which maps question -> measure -> value."""
-    found = next(m for m in kind.measures if m.name == measure)
-    return _summary(found, values, [r for r in rows if r.question in values], group_of(kind))
-
-
-def _summary(
-    m: Measure, values: Mapping[str, Mapping[str, float]], rows: Sequence[Prediction], group: str | None
-) -> MeasureSummary:
-    labels = {r.question: r.labels for r in rows if m.name in values[r.question]}
-    scored, groups = [values[q][m.name] for q in labels], grouped(group, labels)
+    """Summarizes one measure over these rows. `values`: question -> measure -> value."""
+    m = next(m for m in kind.measures if m.name == measure)
+    labels = {r.question: r.labels for r in rows if measure in values[r.question]}
+    scored, groups = [values[q][measure] for q in labels], grouped(group_of(kind), labels)
     mean = sum(scored) / len(scored) if scored else None
     interval: Interval | None = None
     if scored and groups is None and (m.low, m.high) == (-1, 1) and set(scored) <= {-1, 0, 1}:
         interval = score_interval(*(sum(v == x for v in scored) for x in (1, 0, -1)))  # as for CRAG
     elif scored:
         interval = mean_interval(scored, (m.low, m.high), groups)
-    return MeasureSummary(m.name, mean, interval, len(scored), len(rows), m.low, m.high)
+    return MeasureSummary(measure, mean, interval, len(scored), len(rows), m.low, m.high)
 
 
 def missing_part(kind: Any) -> str | None:
@@ -224,6 +202,11 @@ def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> Data
 _RULES = "--kind crag scores answers by CRAG's rules, and a judge decides what they leave open"
 
 
+def recorded_kind(name: str, rule: Rule | None = None) -> DataKind:
+    """Opens a kind by its name in a report (`kind_id`). `rule`: as for `open_kind`."""
+    return open_kind(name.partition("@")[0], rule)
+
+
 def kind_id(name: str) -> str:
     """Returns a kind's name in a report. A kind from outside is named by its path and source digest."""
     if not is_path(name):
@@ -238,24 +221,6 @@ MEASURES = (
 )
 
 
-def answer_values(row: Prediction) -> Mapping[str, float]:
-    """Computes the measures of an answer; {} for a question that failed."""
-    if row.prediction is None:
-        return {}
-    return {
-        "f1": overlap.token_f1(row.prediction, row.truths),
-        "exact_match": overlap.exact_match(row.prediction, row.truths),
-        "contains": overlap.contains(row.prediction, row.truths),
-    }
-
-
-def verdict_values(outcome: str) -> Mapping[str, float]:
-    """Returns the measures of a verdict; {} if it is open."""
-    if (value := VALUES.get(outcome)) is None:
-        return {}
-    return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
-
-
 @dataclass(frozen=True, slots=True)
 class Qa:
     """Questions with one answer or several. Needs no judge."""
@@ -267,14 +232,20 @@ class Qa:
         return values["contains"] > 0 if "contains" in values else None
 
     def values(self, row: Prediction) -> Mapping[str, float]:
-        return answer_values(row)
+        if row.prediction is None:
+            return {}
+        return {
+            "f1": overlap.token_f1(row.prediction, row.truths),
+            "exact_match": overlap.exact_match(row.prediction, row.truths),
+            "contains": overlap.contains(row.prediction, row.truths),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Crag:
     """Questions with one verdict each. A question that the rule leaves open has none before a judge's."""
 
-    rule: Rule = DEFAULT_RULE
+    rule: Rule = crag_rules.DEFAULT_RULE
 
     blocks: ClassVar[tuple[str, ...]] = ("measures", "verdicts")
     measures: ClassVar[tuple[Measure, ...]] = (
@@ -285,18 +256,18 @@ class Crag:
     )
 
     def values(self, row: Prediction) -> Mapping[str, float]:
-        return {**verdict_values(judge(row, self.rule).outcome), **answer_values(row)}
-
-    def right(self, values: Mapping[str, float]) -> bool | None:
-        """Returns whether the verdict is right; None without a verdict."""
-        return values["accuracy"] > 0 if "accuracy" in values else None
+        value, of_answer = crag_rules.VALUES.get(crag_rules.judge(row, self.rule).outcome), Qa().values(row)
+        if value is None:
+            return of_answer
+        rates = {"accuracy": float(value > 0), "hallucination": float(value < 0)}
+        return {"score": value, **rates, **of_answer}
 
     def with_rule(self, rule: Rule) -> Crag:
-        rule_id(rule)  # raises ConfError for an unknown rule
+        crag_rules.rule_id(rule)  # raises ConfError for an unknown rule
         return Crag(rule)
 
     def marks(self, rows: Sequence[Prediction]) -> Marks:
-        return mark(rows, self.rule)
+        return crag_rules.mark(rows, self.rule)
 
 
 def said_of_paper(answer: str, evidence: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -345,13 +316,9 @@ class Qasper:
         }
 
 
-RIGHT_WITHIN = 10  # ranks: the page of results that nDCG@10 covers
-
-
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Queries whose documents have grades: relevant from 1 on, and more so the higher. Answers are not
-    scored."""
+    """Queries whose documents have grades, relevant from 1 on. Answers are not scored."""
 
     golds: ClassVar[GoldForm] = "grades"
     measures: ClassVar[tuple[Measure, ...]] = (
@@ -366,8 +333,8 @@ class Ranking:
     )
 
     def right(self, values: Mapping[str, float]) -> bool | None:
-        """Returns whether a relevant document is among the first RIGHT_WITHIN; None if not scored."""
-        return values["recip_rank"] >= 1 / RIGHT_WITHIN if "recip_rank" in values else None
+        """Returns whether a relevant document is among the ten that nDCG@10 covers; None if not scored."""
+        return values["recip_rank"] >= 1 / 10 if "recip_rank" in values else None
 
     def values(self, row: Prediction) -> Mapping[str, float]:
         from raypipe.metrics import ranking  # trec_eval's library, which no other kind needs

@@ -154,16 +154,13 @@ class Losses:
 def losses(
     right: Mapping[str, bool | None], found: Mapping[str, LostAt], notes: Iterable[str] = ()
 ) -> Losses:
-    """Counts the losses of a run by place. `right`: question -> whether its answer is right; None: not
-    scored. `found`: question -> place of its loss, for each possible miss. Raises KeyError for a miss without
-    a place, which is a defect."""
+    """Counts losses by place. `right`: question -> whether its answer is right; None: not scored. `found`:
+    question -> place of its loss. Raises KeyError for a miss without a place, a defect."""
     missed = [found[q] for q, fine in right.items() if fine is False]
-    counts = Counter(x.loss for x in missed)
-    made = []
+    counts, fine, made = Counter(x.loss for x in missed), list(right.values()), list[LossCount]()
     for name, about in places().items():
         steps = Counter(x.step for x in missed if x.loss == name and x.step)
         made.append(LossCount(name, about, counts[name], dict(steps.most_common())))
-    fine = list(right.values())
     return Losses(fine.count(True), len(missed), fine.count(None), tuple(made), tuple(notes))
 
 
@@ -174,8 +171,7 @@ def place(name: str) -> str:
 
 
 def funnel(found: Losses) -> list[tuple[LossCount, int]]:
-    """Returns the places with losses, in the order of the steps. Each has the number of scored questions that
-    remain after it."""
+    """Returns the places with losses, in order, each with the number of questions that remain after it."""
     left, lines = found.right + found.misses, []
     for place in found.places:
         if place.questions:
@@ -262,8 +258,7 @@ class Routing:
 
 
 def router_scores(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[RouterScore, ...]:
-    """Computes the scores of routers. Routers and labels are sorted by name. `counts`: reply -> label of the
-    gold -> label of the reply -> questions."""
+    """Computes the scores of routers, sorted by name. `counts`: reply -> gold label -> reply label -> n."""
     out = []
     for name, rows in sorted(counts.items()):
         confusion = {gold: dict(sorted(found.items())) for gold, found in sorted(rows.items())}

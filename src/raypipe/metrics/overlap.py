@@ -136,16 +136,14 @@ def score(
     golds: Mapping[str, Sequence[AnnotatorAnswer]], predictions: Mapping[str, PaperPrediction]
 ) -> QasperScore:
     """Scores predictions (question id -> prediction). `golds`: question id -> annotators, at least one."""
-    answers: list[float] = []
-    evidence: list[float] = []
+    answers, evidence = list[float](), list[float]()
     by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for question, annotators in golds.items():
-        if question in predictions:
-            answer, paragraphs = predictions[question]
-            value, kind = answer_f1(answer, annotators)
-            answers.append(value)
-            by_kind[kind].append(value)
-            evidence.append(evidence_f1(paragraphs, annotators))
+    for question in (q for q in golds if q in predictions):
+        answer, paragraphs = predictions[question]
+        value, kind = answer_f1(answer, golds[question])
+        answers.append(value)
+        by_kind[kind].append(value)
+        evidence.append(evidence_f1(paragraphs, golds[question]))
     missing = [0.0] * (len(golds) - len(answers))
     means = {kind: _mean(values) for kind, values in by_kind.items()}
     overall = _mean([*answers, *missing]), _mean([*evidence, *missing])

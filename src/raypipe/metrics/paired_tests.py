@@ -166,23 +166,19 @@ def paired(
     groups: Sequence[str] | None = None,
     seed: int = 0,
 ) -> PairedDifference:
-    """Compares two runs by their values for the same questions, in the same order.
-
-    `span`: the greatest possible difference of two values, 2 for CRAG's -1, 0, 1 and 1 for a rate. `groups`:
-    the group of each question, if questions come in groups. Raises ValueError for lists of different lengths,
-    and without questions.
-    """
+    """Compares two runs by their values for the same questions, in the same order. `span`: the greatest
+    possible difference of two values, 2 for CRAG's -1, 0, 1 and 1 for a rate. `groups`: group of each
+    question. Raises ValueError for lists of different lengths, and without questions."""
     a, b = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     if len(a) != len(b) or not len(a) or (groups is not None and len(groups) != len(a)):
         raise ValueError(f"expected pairs, found {len(a)} and {len(b)} values")
     d = b - a
-    units = d if groups is None else group_sums(d, groups)[0]
+    units, sizes = (d, np.ones(len(d))) if groups is None else group_sums(d, groups)
     p, exact = sign_flip(units, seed)
     wide, narrow = mean_intervals(d, (-span, span), groups, (0.95, 0.90))
     # The standard error of the mean; questions of a group move together. 0 for a single unit.
-    sums, sizes = (d, np.ones(len(d))) if groups is None else group_sums(d, groups)
-    rest = sums - d.mean() * sizes
-    spread = len(sums) / (len(sums) - 1) * float(rest @ rest) if len(sums) > 1 else 0.0
+    rest = units - d.mean() * sizes
+    spread = len(units) / (len(units) - 1) * float(rest @ rest) if len(units) > 1 else 0.0
     error = math.sqrt(spread) / len(d) or (0.0 if wide is None else (wide[1] - wide[0]) / 2 / 1.96)
     mean = float(d.mean())
     return PairedDifference(
@@ -253,12 +249,9 @@ def _drawn(sizes: Floats, found: float, seed: int) -> float:
 
 
 def conclude(found: PairedDifference, margin: float = MARGIN, p: float | None = None) -> Conclusion:
-    """Concludes how the second run compares to the first on these questions.
-
-    `better` or `worse` needs p under .05 and a 95 % interval without 0. `same` needs a 90 % interval within
-    `margin` of 0. Anything else is `cannot tell`. `p`: the value corrected for several comparisons (`holm`);
-    None: that of the pair.
-    """
+    """Concludes how the second run compares to the first. `better` or `worse` needs p under .05 and a 95 %
+    interval without 0. `same` needs a 90 % interval within `margin` of 0. Anything else is `cannot tell`.
+    `p`: the value corrected for several comparisons; None: that of the pair."""
     p = found.p if p is None else p
     if found.interval is None or found.interval_90 is None:
         return "cannot tell"

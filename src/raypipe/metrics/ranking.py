@@ -37,8 +37,7 @@ _ASKED = {"map", "map_cut.20", "ndcg_cut.10", "recip_rank", "recall.5,20,100", "
 
 @dataclass(frozen=True, slots=True)
 class RankingScore:
-    """Ranking measures of a run. Means are over all judged queries; unranked ones count 0, as in trec_eval
-    -c."""
+    """Ranking measures of a run: means over judged queries; unranked ones count 0 (trec_eval -c)."""
 
     means: Mapping[str, float | None]  # measure -> mean; None: no query has judgements
     per_query: Mapping[str, Mapping[str, float]]  # query -> measure -> value; judged queries, sorted by id

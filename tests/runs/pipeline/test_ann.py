@@ -12,7 +12,7 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.ann import built, measured
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.wording import ann_line, ann_plan
+from raypipe.evaluation.report.formatting import ann_line, ann_plan
 from raypipe.runs.pipeline.recipe_tables import RecallTooLow, ann_states, searched
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.prune import prune

@@ -11,7 +11,7 @@ from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, on_console, say, table
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.evaluation.report.wording import cut
+from raypipe.evaluation.report.formatting import cut
 
 if TYPE_CHECKING:
     from raypipe.api.look import ExportResult, LossesResult

@@ -13,7 +13,7 @@ from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, say
 from raypipe.core.errors import ConfError
 from raypipe.core.records import ABSTAINED
-from raypipe.evaluation.report.wording import cut
+from raypipe.evaluation.report.formatting import cut
 from raypipe.serving.access import RETENTION_DAYS, CaptureConfig
 from raypipe.text.filters import parse
 

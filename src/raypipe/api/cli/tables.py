@@ -17,7 +17,7 @@ from raypipe.api.scores import JudgeCheckResult
 from raypipe.evaluation.compare import RunComparison, open_text
 from raypipe.evaluation.judge_check import Agreement
 from raypipe.evaluation.report.console import say, show
-from raypipe.evaluation.report.wording import cut, ends, signed
+from raypipe.evaluation.report.formatting import cut, ends, signed
 from raypipe.metrics.paired_tests import PairedDifference
 from raypipe.text.made_questions import REASONS
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from raypipe.core.progress import clock
 from raypipe.evaluation.report.console import say, show
-from raypipe.evaluation.report.wording import cut, share
+from raypipe.evaluation.report.formatting import cut, share
 
 SHOWN_CHARS = 80  # of a reply
 STEPS_SHOWN = 12  # of a training, evenly spaced; training.json has all steps

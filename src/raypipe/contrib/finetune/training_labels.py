@@ -33,7 +33,7 @@ from raypipe.core.records import (
     Reply,
     digest,
 )
-from raypipe.evaluation.collect import Unasked
+from raypipe.evaluation.collect import NoReplyKit
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.store.index import LanceIndex
@@ -100,7 +100,7 @@ def judged_answers(
     """Yields the labelling recipe's stored answers to these questions, in order. Each has its label, or the
     reason for no label. Calls no model, but needs the tokenizer that counts the context's tokens."""
     kit = pipeline.worker.kit(LanceIndex(searched(pipeline.store, pipeline.recipe)))
-    recorder = ChatRecorder(Unasked(kit))
+    recorder = ChatRecorder(NoReplyKit(kit))
     ask = of.step.open(recorder)
 
     async def chats(batch: Sequence[Question]) -> dict[str, Chat]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raypipe.core.terminal import shown
-from raypipe.evaluation.report.wording import (
+from raypipe.evaluation.report.formatting import (
     ann_line,
     between,
     cost_rows,
@@ -21,6 +21,7 @@ from raypipe.evaluation.report.wording import (
     lead_text,
     listed,
     measured,
+    or_unscored,
     ranged,
     seconds,
     share,
@@ -55,8 +56,7 @@ def show(
     bold: int | None = None,
     text: int = 0,
 ) -> None:
-    """Prints a table. `bold`: index of the highlighted row; None: none. `text`: index of the column that
-    wraps on a narrow console."""
+    """Prints a table. `bold`: index of the highlighted row. `text`: index of the column that wraps."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     for n, name in enumerate(heads):
         left = n in (0, text)
@@ -68,8 +68,7 @@ def show(
 
 
 def print_run(console: Console, record: Run, folder: str, reused: int) -> None:
-    """Prints a run on one screen: score, losses, cost, and the next command. `folder`: the run's path or
-    address. `reused`: answers from before this run."""
+    """Prints a run on one screen. `folder`: its path or address. `reused`: answers from before this run."""
     lines = [("score", lead_text(record))]
     if (lost := record.losses) and lost.misses:
         steps = ((p, f" ({steps_of(p)})" if p.steps else "") for p, _ in funnel(lost))
@@ -212,21 +211,17 @@ def print_row_faults(console: Console, found: RowFaults) -> None:
     elif not found.rows:
         say(console, "every line and file was read")
     for x in found.rows:
-        tries = f"after {x.attempts} attempt{'s' if x.attempts != 1 else ''}"
         state = "pending" if x.transient else "failed permanently"
-        if x.recovered:
-            state, tries = "answered by another step", ""
-        say(console, f"{x.id}: {x.step}, {x.reason}; {state} {tries}".rstrip(), f"  {x.detail}")
+        state += f" after {x.attempts} attempt{'s' if x.attempts != 1 else ''}"
+        state = "answered by another step" if x.recovered else state
+        say(console, f"{x.id}: {x.step}, {x.reason}; {state}", f"  {x.detail}")
 
 
 def spent(record: Run) -> str:
-    """Formats the wall time of a run with its longest parts."""
+    """Formats the wall time of a run with its three longest parts: more do not fit a line."""
     parts = sorted(record.clock.items(), key=lambda part: -part[1])
-    took = ", ".join(f"{name} {n:.1f}" for name, n in parts[:PARTS_SHOWN] if n >= 0.05)
+    took = ", ".join(f"{name} {n:.1f}" for name, n in parts[:3] if n >= 0.05)
     return seconds(record.seconds) + (f": {took}" if took else "")
-
-
-PARTS_SHOWN = 3  # longest parts of the wall time: more do not fit a line
 
 
 def _judge(judge: JudgeLine) -> str:
@@ -269,16 +264,15 @@ def print_means(
     per_query: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Prints means, with a line `about` them. `unjudged`: queries without judgements, which do not count."""
-    show(console, ("measure", "mean"), [(name, _four(mean)) for name, mean in means.items()])
+    show(console, ("measure", "mean"), [(name, four_digits(mean)) for name, mean in means.items()])
     say(console, about, fold=True)
     if unjudged:
         say(console, f"{unjudged} ranked queries have no judgements and count nowhere", fold=True)
     for query, values in (per_query or {}).items():  # as trec_eval prints them
-        say(console, *(f"{name:<22}\t{query}\t{_four(value)}" for name, value in values.items()))
+        say(console, *(f"{name:<22}\t{query}\t{four_digits(value)}" for name, value in values.items()))
 
 
-def _four(value: float | None) -> str:
-    return "not scored" if value is None else f"{value:.4f}"
+four_digits = or_unscored("{:.4f}".format)
 
 
 def print_measures(console: Console, title: str, lead: str, measures: Sequence[MeasureSummary]) -> None:
@@ -298,11 +292,11 @@ def _print_rule(console: Console, found: RuleScore, intervals: bool) -> None:
     parts += [(f'always "{answer}"', s) for answer, s in found.controls.items()]
     large = (s for s in told_apart(found.slices)[0] if s.score.total >= FEW)
     parts += [(f"{s.label}: {s.value}", s.score) for s in large]
-    rows = []
-    for name, s in parts:
-        shares = map(share, (s.accuracy, s.hallucination, s.missing))
-        rows.append((name, signed(s.score), *shares, s.n_unscored, s.total))
     rates = ("accuracy", "hallucination", "missing")
+    rows = [
+        (name, signed(s.score), *(share(getattr(s, r)) for r in rates), s.n_unscored, s.total)
+        for name, s in parts
+    ]
     show(console, (f"rule {found.rule}", "score", *rates, "unscored", "of"), rows, 0)
     s = found.score
     counted = f"{s.n_correct} correct ({s.n_correct_exact} exactly), {s.n_miss} missing"
@@ -314,10 +308,8 @@ def _print_rule(console: Console, found: RuleScore, intervals: bool) -> None:
         lines += [f"of the rates: {', '.join(within)}"]
     if s.n_unscored and found.bounds:
         low, high = map(signed, found.bounds)
-        why = (
-            f"{s.n_unscored} unscored: a judge has to decide, or they failed; the score of all {s.total} lies"
-        )
-        lines += [why, f"between {low} (all of them wrong) and {high} (all right)"]
+        why = f"{s.n_unscored} unscored: a judge has to decide, or they failed; the score of all {s.total}"
+        lines += [f"{why} lies", f"between {low} (all of them wrong) and {high} (all right)"]
     say(console, *lines, fold=True)
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from raypipe.evaluation.fit_decide import DecideFitReport
+from raypipe.evaluation.fit_decide import DecideFitReport, PolicyScore
 from raypipe.evaluation.fit_fuse import FuseFitReport, WeightScore
-from raypipe.evaluation.fits import PolicyScore
 from raypipe.evaluation.report.console import say, show
-from raypipe.evaluation.report.wording import (
+from raypipe.evaluation.report.formatting import (
     calibration_line,
     ends,
     hours,
@@ -23,19 +22,9 @@ from raypipe.evaluation.report.wording import (
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.paired_tests import PairedDifference
 
-DECIDE = (
-    "answers are given by",
-    "threshold",
-    "score",
-    "95 % interval",
-    "answered",
-    "right",
-    "fitted is better by",
-    "95 % interval",
-    "p",
-    "verdict",
-)
-FUSE = ("weights", "", "score", "95 % interval", "fitted is better by", "95 % interval", "p", "verdict")
+SCORE, GAIN = ("score", "95 % interval"), ("fitted is better by", "95 % interval", "p", "verdict")
+DECIDE = ("answers are given by", "threshold", *SCORE, "answered", "right", *GAIN)
+FUSE = ("weights", "", *SCORE, *GAIN)
 RELIABILITY = ("P(right), mean of a bin", "answers", "share right", "95 % interval")
 FEATURES_SHOWN = 8  # largest effects first; the fit's .json has all
 
@@ -57,12 +46,14 @@ def print_fit(console: Console, found: DecideFitReport | FuseFitReport) -> None:
     say(console, f"{step} of {found.recipe}, fitted on run {found.run}", style="bold")
     rest = f"; left out: {left} that are not scored" if left else ""
     rest += f"; {before} that the recipe's own fits have seen" if (before := found.seen_before) else ""
-    say(
-        console,
-        f"fitted on {found.split}: {found.fitted_questions} questions; below: mean "
-        f"{found.measure} of the {found.unseen_questions} that the fit has not seen{rest}",
-    )
+    mean = f"mean {found.measure} of the {found.unseen_questions} that the fit has not seen"
+    say(console, f"fitted on {found.split}: {found.fitted_questions} questions; below: {mean}{rest}")
     show(console, heads, rows)
+    if undecided := max(row.open for row in found.unseen):
+        open_ = f"{undecided} answers that the rule leaves open: --judge MODEL in the eval decides them"
+        if isinstance(found, FuseFitReport):
+            open_ = f"{undecided} questions whose passages lack a score: `missing: zero` or `min` ranks them"
+        say(console, f"cannot tell because of {open_}", fold=True)
     if isinstance(found, DecideFitReport):
         told = (("P(right)", found.calibration), ("stated confidence", found.stated))
         say(console, *(calibration_line(name, c) for name, c in told if c is not None))
@@ -89,14 +80,12 @@ NAMED = 4  # steps named in one line
 
 def print_points(console: Console, plans: Sequence[PlannedPoint]) -> None:
     """Prints the expected cost of each point. Steps shared by several points count at the first of them."""
-    estimates = [p.estimate for p in plans]
-    tokens = any(e.tokens is None or any(e.tokens) for e in estimates)
-    priced = any(e.usd is not None for e in estimates)
+    tokens = any(p.estimate.tokens is None or any(p.estimate.tokens) for p in plans)
+    priced = any(p.estimate.usd is not None for p in plans)
     heads = ["point", "calls", "at most", *["tokens"] * tokens, "hours", *["usd"] * priced]
     rows = []
     for p in plans:
-        e = p.estimate
-        most = "not known" if e.max_calls is None else f"{e.max_calls:,}"
+        e, most = p.estimate, "not known" if p.estimate.max_calls is None else f"{p.estimate.max_calls:,}"
         shared = ", ".join(p.shared[:NAMED]) + ", ..." * (len(p.shared) > NAMED)
         costs = (*[ranged(e.tokens)] * tokens, hours(e.hours), *[usd(e.usd)] * priced)
         rows.append((p.point, ranged(e.calls), most, *costs, shared))

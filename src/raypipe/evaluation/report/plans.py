@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raypipe.evaluation.report.console import say, show
-from raypipe.evaluation.report.wording import ann_plan, between, cost_line, cut, seconds
+from raypipe.evaluation.report.formatting import ann_plan, between, cost_line, cut, seconds
 
 if TYPE_CHECKING:  # the plan, which `why` does not load
     from raypipe.runs.changes import Changes
@@ -53,8 +53,7 @@ def print_plan_sum(console: Console, plan: Plan) -> None:
 
 def print_changed(console: Console, plan: Plan) -> None:
     """Prints the differences of the recipe from the store's last run."""
-    lines = [line for d in plan.changed for line in _difference(d)]
-    if lines:
+    if lines := [line for d in plan.changed for line in _difference(d)]:
         say(console, "changed since the last run:", style="bold")
     say(console, *(f"  {line}" for line in lines[:LINES_SHOWN]))
     if len(lines) > LINES_SHOWN:
@@ -71,8 +70,7 @@ def plan_sum(plan: Plan) -> str:
 
 
 def _reason(why: str, half: str) -> str:
-    """Words a plan's reason for people. Reason `row` means that the last finished run did not have this
-    question or page. Reason `kept` means that it kept an earlier run's answer to the question."""
+    """Words a plan's reason for people. `row`: the last finished run lacked this question or page."""
     new = "new question" if half == "question" else "new page"
     return {"row": new, "kept": "kept by --only-new"}.get(why, why)
 
@@ -99,8 +97,9 @@ def _time(steps: Sequence[StepPlan]) -> str:
     """Returns the summed seconds of all processes, or the measurement that is missing."""
     known = [s.cost.seconds for s in steps if s.cost.seconds is not None]
     if not known and steps:
-        no = "no eval of these steps has run on such a machine (--calibrate measures this one)"
-        return f"time not known: {no}"
+        return (
+            "time not known: no eval of these steps has run on such a machine (--calibrate measures this one)"
+        )
     if len(known) < len(steps):
         unknown = ", ".join(s.step for s in steps if s.cost.seconds is None)
         return f"time not known until an eval, or --calibrate, has measured {unknown}"
@@ -109,18 +108,16 @@ def _time(steps: Sequence[StepPlan]) -> str:
 
 
 def _growth(steps: Sequence[StepPlan]) -> str:
-    """Returns the bytes that the eval adds to the store. Parsed texts are not counted, since their sizes are
-    not known."""
+    """Returns the bytes that the eval adds to the store, without parsed texts, whose sizes are not known."""
     least, most = (sum(s.cost.nbytes[i] for s in steps) for i in (0, 1))
     if most == 0 and not any(s.max_calls for s in steps):
         return "the store does not grow"
-    low, high = f"{least / 1e6:,.1f}", "" if math.isinf(most) else f"{most / 1e6:,.1f}"
-    if not high:
+    low, high = f"{least / 1e6:,.1f}", f"{most / 1e6:,.1f}"
+    more = f"about {high} MB" if low == high else f"{low} to {high} MB"
+    if math.isinf(most):
         more = f"{low} MB or more"
     elif high == "0.0":
         more = "less than 0.1 MB"
-    else:
-        more = f"about {high} MB" if low == high else f"{low} to {high} MB"
     return f"the store grows by {more}, parsed texts not counted"
 
 
@@ -258,8 +255,7 @@ def _print_differences(console: Console, differences: Sequence[Difference]) -> N
 
 
 def _difference(d: Difference) -> list[str]:
-    """Returns the lines of a difference. A difference without lines, such as of a version, gets one line with
-    the values before and after."""
+    """Returns the lines of a difference, or one line with the values before and after."""
     if d.lines:
         return list(d.lines)
     before, after = cut(d.before, 60), cut(d.after, 60)

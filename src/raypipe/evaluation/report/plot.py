@@ -1,4 +1,4 @@
-"""Geometry of the plots in reports, in units of their SVG view boxes. Draws nothing."""
+"""Geometry of the plots in reports, in units of their SVG view boxes. Templates see this module as `plot`."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raypipe.core.errors import DataError, RaypipeError
-from raypipe.evaluation.compare import compare, group_label, open_text, same_question
+from raypipe.evaluation.compare import compare, open_text, same_question
 from raypipe.evaluation.judged_run import PersonLabels
-from raypipe.evaluation.report import plot, wording
-from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
+from raypipe.evaluation.report import formatting, plot
+from raypipe.evaluation.report.formatting import calibration_line, cost_rows, told_apart
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view.rows import (
     QuestionLine,
@@ -28,7 +28,7 @@ from raypipe.evaluation.view.rows import (
     matrix,
     paired_line,
 )
-from raypipe.metrics.kinds import grouped
+from raypipe.metrics.kinds import group_of, grouped, recorded_kind
 from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.paired_tests import PairedDifference, paired
 from raypipe.runs.record import Run
@@ -40,31 +40,28 @@ MOST_ROWS = 10_000  # lines in the report file: 4 MB of text
 GROUP_ROWS = 50  # lines that a browser lays out together: about two windows
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "run.js")
-OF_WORDING = ("signed", "share", "seconds", "measured", "fit_lines", "label_text", "ann_line", "listed")
-"""Functions of `wording` that are filters of the templates."""
+FORMATTERS = ("signed", "share", "seconds", "measured", "fit_lines", "label_text", "ann_line", "listed")
+"""Functions of `formatting` that are filters of the templates."""
 FILTERS: Mapping[str, Callable[..., Any]] = {
-    **{name: getattr(wording, name) for name in OF_WORDING},
+    **{name: getattr(formatting, name) for name in FORMATTERS},
     "steps_of": steps_of,
-    "expected": lambda calls: wording.between(calls, str, "-"),
+    "expected": lambda calls: formatting.between(calls, str, "-"),
 }
 
 
 def page(template: str, scripts: Sequence[str], own_host: bool, values: Mapping[str, Any]) -> tuple[str, str]:
-    """Renders a template with the reports' styles, filters and plots. Returns the page with its content
-    security policy, as `text.web_page.page` does."""
+    """Renders a template with the reports' styles, filters and plots, and its content security policy."""
     shown = {**values, "plot": plot}
     return web_page.page("raypipe.evaluation.report", template, STYLES, scripts, own_host, shown, FILTERS)
 
 
 def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
-    """Renders the report file. `earlier`: the run to compare with; None: there is none. Raises DataError if
-    the folder has no table."""
+    """Renders the report file. `earlier`: the run to compare with. Raises DataError without a table."""
     return page("run.html", (), False, _values(folder, record, earlier, None))[0]
 
 
 def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels) -> tuple[str, str]:
-    """Renders the viewer's page of a run. Returns it with its content security policy. Raises DataError if
-    the folder has no table."""
+    """Renders the viewer's page of a run and its security policy. Raises DataError without a table."""
     return page("run.html", SCRIPTS, True, _values(folder, record, earlier, labels))
 
 
@@ -123,8 +120,7 @@ def _values(
 def _questions(
     lines: Sequence[QuestionLine], questions: int, known: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the template's values for the list of questions. `questions`: their number in the run. `known`:
-    data for the script of a viewer's page; None: the page has no script."""
+    """Returns the list of questions for the template. `known`: data for a script; None: no script."""
     pair = known is not None and known["pair"]
     return {
         "served": known is not None,
@@ -155,15 +151,13 @@ class OpenPair:
     group: str | None  # label that groups dependent questions; None: each by itself
 
     def difference(self, rows: Sequence[int]) -> PairedDifference:
-        """Returns the difference of the runs over the lines with these indexes. Lines without a value are
-        left out. Raises DataError if none has one."""
+        """Compares the runs over these lines. Raises DataError if no line has a value."""
         chosen = [self.lines[i] for i in rows if 0 <= i < len(self.lines)]
         chosen = [line for line in chosen if "value" in line.numbers]
-        scored = [line.numbers for line in chosen]
-        if not scored:
+        if not chosen:
             raise DataError("expected questions that both runs score, found none")
-        groups = grouped(self.group, {c.id: c.facets for c in chosen})
-        return paired([n["before"] for n in scored], [n["after"] for n in scored], self.span, groups)
+        before, after = ([line.numbers[name] for line in chosen] for name in ("before", "after"))
+        return paired(before, after, self.span, grouped(self.group, {c.id: c.facets for c in chosen}))
 
 
 def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPair:
@@ -180,13 +174,12 @@ def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPai
             f"ids: {first[0]}, {first[1]}). View runs of the same data"
         )
     lines = tuple(sorted((paired_line(a.line(id), b.line(id), lead) for id in common), key=changed_first))
-    group = group_label(records[0].kind)
+    group = group_of(recorded_kind(records[0].kind))
     return OpenPair(folders, records, (a, b), lines, lead, spans.get(lead, 2.0), group)
 
 
 def pair_page(pair: OpenPair) -> tuple[str, str]:
-    """Renders the viewer's page of two runs. Returns it with its content security policy. If `compare`
-    refuses the runs, the page shows the reason, such as another kind or another judge."""
+    """Renders the viewer's page of two runs; if `compare` refuses them, with the reason."""
     lines, (before, after), (a, b) = pair.lines, pair.records, pair.tables
     names, runs = [m.title for m in pair.records], [m.run[:8] for m in pair.records]
     values = _questions(lines, len(lines), facts(lines, runs, pair.measure))

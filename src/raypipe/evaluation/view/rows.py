@@ -47,11 +47,10 @@ class QuestionLine:
 
 
 def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> QuestionLine:
-    """Returns a question's line for a page of one run. `lead`: measure shown as its value. `labels`: people's
-    labels; None: the page takes no labels."""
+    """Returns a question's line for a page of one run. `labels` None: the page takes no labels."""
     measures, state = row["measures"] or {}, state_of(row)
-    said = [row["reason"].replace("_", " ")] if row["reason"] else []
-    said = said or [f"{k} {v:.2f}" for k, v in list(measures.items())[:3]]
+    scored = ", ".join(f"{k} {v:.2f}" for k, v in list(measures.items())[:3])
+    scored = row["reason"].replace("_", " ") if row["reason"] else scored
     facets = {"verdict": state, "outcome": row["outcome"], "from": row["origin"], "lost": _lost(row)}
     facets |= row["labels"]
     if row["verdict"] and state != "not scored" and "contains" in measures:
@@ -65,12 +64,11 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
         key = row["id"], (row["answer"] or "").strip()
         label = labels.by_answer.get(key)
         facets["person"] = label.label if label else "to be labelled" if key in labels.open else ""
-    took = row["seconds"]
-    numbers = {"value": measures.get(lead), "confidence": row["confidence"]}
-    numbers["seconds"] = sum(took.values()) if took else None
+    took = sum(row["seconds"].values()) if row["seconds"] else None
+    known = (("value", measures.get(lead)), ("confidence", row["confidence"]), ("seconds", took))
     facets = {name: value for name, value in facets.items() if value}
-    numbers = {name: value for name, value in numbers.items() if value is not None}
-    shown = (row["answer"],), expected(row), (state,), ", ".join(said)
+    numbers = {name: value for name, value in known if value is not None}
+    shown = (row["answer"],), expected(row), (state,), scored
     return QuestionLine(row["id"], row["query"], *shown, None, facets, numbers, sources_of(row))
 
 
@@ -92,8 +90,8 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
     moved = "" if gain is None else "higher" if gain > 0 else "lower" if gain < 0 else "equal"
     if all(states):
         moved = f"both {states[0]}" if states[0] == states[1] else f"{states[0]} to {states[1]}"
-    facets = {"A": states[0], "B": states[1], "change": moved}
-    facets |= {"answer": "the same" if a["answer"] == b["answer"] else "another"}
+    same = "the same" if a["answer"] == b["answer"] else "another"
+    facets = {"A": states[0], "B": states[1], "change": moved, "answer": same}
     facets |= {"lost in A": _lost(a), "lost in B": _lost(b), **a["labels"]}
     said = moved if all(states) else "not scored" if gain is None else f"{measure} {one:.2f}, {moved}"
     numbers = {k: v for k, v in (("before", one), ("after", two), ("value", gain)) if v is not None}
@@ -130,9 +128,8 @@ def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels: str = "") -> dict[str, Any]:
-    """Returns the lines as columns for the page's script, with facet values and sources as numbers. `runs`:
-    names of one run or of two. `lead`: measure of the lines' values. `labels`: file for people's labels; "":
-    the page takes none."""
+    """Returns the lines as columns for the page's script. `runs`: names of one run or of two. `lead`: measure
+    of the lines' values. `labels`: file for people's labels; "": the page takes none."""
     names = list(dict.fromkeys(name for line in lines for name in line.facets))
     if labels:
         names = [*(n for n in names if n != "person"), "person"]
@@ -159,22 +156,9 @@ def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels:
 
 
 MOST_VALUES = 40  # limit of a facet's menu; the search field serves facets with more
-OWN = (
-    "verdict",
-    "outcome",
-    "from",
-    "lost",
-    "measures",
-    "fault",
-    "kept",
-    "person",
-    "A",
-    "B",
-    "change",
-    "answer",
-    "lost in A",
-    "lost in B",
-)
+OF_RUN = ("verdict", "outcome", "from", "lost", "measures", "fault", "kept", "person")
+OF_PAIR = ("A", "B", "change", "answer", "lost in A", "lost in B")
+OWN = (*OF_RUN, *OF_PAIR)
 """Facets that do not come from labels of the data. The page shows their menus first."""
 LINKED = ("verdict", "person", "lost", "A", "B", "lost in A", "lost in B")
 """Facets that the page keeps even with one value, since it links to their values or sets them."""
@@ -204,8 +188,7 @@ def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -
 
 
 def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
-    """Breaks a row's passages into lines, as on their pages. Returns the row unchanged if the run's store
-    cannot be read."""
+    """Breaks a row's passages into lines, unless the run's store cannot be read."""
     hits = [h for h in row["hits"] if h["text"] is not None]
     try:
         table = description(record.recipe).texts_table
@@ -256,9 +239,8 @@ class RunTable:
         self._group = lru_cache(GROUPS)(self._read)
 
     def _read(self, group: int, columns: tuple[str, ...] | None) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._file.read_row_group(group, columns and list(columns)).to_pylist(
-            maps_as_pydicts="strict"
-        )
+        table = self._file.read_row_group(group, columns and list(columns))
+        rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
         return rows
 
     @property

@@ -52,8 +52,7 @@ class RemoteRuns:
         return download(self.uri, self.cache, lambda below: below.rpartition("/")[2] == name)
 
     def fetch(self, run: Path) -> None:
-        """Copies all files of a run. `run`: its folder, relative to the copies. Raises DataError if a file
-        cannot be read."""
+        """Copies all files of a run, a folder relative to the copies. Raises DataError if it cannot."""
         folder = "" if run == Path() else f"{run.as_posix()}/"
         download(self.uri, self.cache, lambda below: below.startswith(folder))
 
@@ -75,8 +74,7 @@ class RunList:
         return list(self._by_place()[0])
 
     def whole(self, run: str) -> tuple[RunFolder, Run] | None:
-        """Returns a run with all its files local, or None if no folder has it. Raises DataError if its object
-        store cannot be read."""
+        """Returns a run with all files local; None if no folder has it. Raises DataError if unreadable."""
         found = self._by_place()[0].get(run)
         if found is not None and run not in self._whole:
             for place, remote in self._remote.items():
@@ -97,7 +95,13 @@ class RunList:
         for uri in {m.store for m, _ in found}:
             with suppress(RaypipeError):  # a store that is not here
                 live |= {r.run for r in [releases.live(Store.open(uri))] if r is not None}
-        listed = (header(m, folder, m.run in live) for m, folder in found)
+        listed = []
+        for m, folder in found:
+            lead = m.measure(m.lead)
+            mean, measure = lead.mean if lead else m.score.score if m.score else None, m.lead or "score"
+            right, scored = m.answers.get("right"), lead.scored if lead else 0
+            of = m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder
+            listed.append(RunHeader(*of, right, scored, m.run in live))
         return sorted(listed, key=lambda h: -h.finished), unread
 
     def _by_place(self) -> tuple[dict[str, tuple[RunFolder, Run]], int]:
@@ -117,10 +121,3 @@ class RunList:
                     continue
                 runs.setdefault(record.run, (RunFolder(path.parent), record))
         return runs, unread
-
-
-def header(m: Run, folder: str | None, live: bool) -> RunHeader:
-    lead = m.measure(m.lead)
-    mean, measure = lead.mean if lead else m.score.score if m.score else None, m.lead or "score"
-    of, right, scored = (m.run, m.title, m.finished), m.answers.get("right"), lead.scored if lead else 0
-    return RunHeader(*of, m.questions, m.kind, measure, mean, m.store, folder, right, scored, live)

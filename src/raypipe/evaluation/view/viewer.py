@@ -49,8 +49,7 @@ class Viewer:
     """Handler of the viewer's requests, with a cache of opened tables."""
 
     def __init__(self, runs: RunList, labels: Path | None) -> None:
-        """Makes a viewer of these runs. `labels`: the file for people's labels; None: labels.jsonl in each
-        run's folder."""
+        """Makes a viewer. `labels`: file for people's labels; None: labels.jsonl in each run's folder."""
         self._runs, self._labels = runs, labels
         self._tables = lru_cache(OPEN)(lambda key: RunTable(key[1], key[0]))
         self._pairs = lru_cache(OPEN // 2)(lambda a, b: open_pair(self._folder(a[0]), self._folder(b[0])))
@@ -142,8 +141,7 @@ def _split(address: str) -> SplitResult:
 
 
 def _rows(tables: Iterable[tuple[Run, RunTable]], n: str, ids: Sequence[str]) -> ViewReply:
-    """Returns a question's row in each run. `n`: index of the question in `ids`, as text. Raises DataError
-    for another text or index."""
+    """Returns a question's row in each run. `n`: its index in `ids`, as text. Raises DataError."""
     number = int(n) if n.isdecimal() and len(n) < MOST_DIGITS else len(ids)
     if number >= len(ids):
         raise DataError(f"question {n}: expected a number below {len(ids)}")

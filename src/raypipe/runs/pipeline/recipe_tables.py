@@ -40,12 +40,13 @@ class AnswerSources:
     """Evidence of a recipe's answers: what they depend on besides the recipe and the questions' texts."""
 
     snapshot: str  # digest of everything searchable in the store (`Pipeline.snapshot`)
-    lacks: Lacks  # for all sources that the questions may search
-    whole: str  # digest of `lacks`, for questions that search the whole store; "": no source is missing
+    missing: Lacks  # for all sources that the questions may search
+    missing_digest: str  # of `missing`, for questions that search the whole store; "": no source is missing
     everything: bool = False  # True: the recipe searches the whole store even if a question has citations
     conditional: bool = False  # True: a stage selects sources by their fields in the store
     turns: str = ""  # digest of the steps that read earlier turns (`Recipe.turns_digest`)
-    kept: Mapping[str, AnswerKey] = field(default_factory=dict)  # question id -> answer of another run to use
+    kept_answers: Mapping[str, AnswerKey] = field(default_factory=dict)
+    """Question id -> its answer of an earlier run, which is used."""
 
     def row(self, question: Question) -> str:
         """Returns a digest of the question and all its sources, also missing ones (`recipe.row_key`)."""
@@ -55,15 +56,15 @@ class AnswerSources:
         """Returns a digest of the question's sources that are missing in tables; "" if none is missing."""
         cited = question.sources()
         if cited is None or self.everything:
-            return self.whole
+            return self.missing_digest
         # Postings cover the whole store: a search within the question's own sources does not read them.
-        mine = self.lacks.keys() & set(cited)
-        own = {s: tuple(x for x in self.lacks[s] if not x.startswith(WORDS)) for s in mine}
+        mine = self.missing.keys() & set(cited)
+        own = {s: tuple(x for x in self.missing[s] if not x.startswith(WORDS)) for s in mine}
         return _lacks_id({s: labels for s, labels in own.items() if labels})
 
     def key(self, recipe: str, question: Question) -> str:
-        if question.id in self.kept:
-            return self.kept[question.id].key
+        if question.id in self.kept_answers:
+            return self.kept_answers[question.id].key
         return answer_key(recipe, question.id, self.row(question), self.absent(question))
 
 

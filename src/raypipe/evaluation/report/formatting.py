@@ -124,24 +124,20 @@ def told_apart(slices: Sequence[L]) -> tuple[list[L], dict[str, int]]:
     return [s for s in slices if s.label in shown], {k: n for k, n in sizes.items() if k not in shown}
 
 
-def signed(score: float | None) -> str:
-    """Formats a score in -1..1 with its sign."""
-    return "not scored" if score is None else f"{score:+.3f}"
+def or_unscored(form: Callable[[float], str]) -> Callable[[float | None], str]:
+    """Extends a format of numbers to None, which means that nothing was scored."""
+    return lambda value: "not scored" if value is None else form(value)
 
 
-def measured(value: float | None) -> str:
-    """Formats the mean of a measure."""
-    return "not scored" if value is None else f"{value:.3f}"
+signed, measured = or_unscored("{:+.3f}".format), or_unscored("{:.3f}".format)
+"""Formats of a score in -1..1 with its sign, and of the mean of a measure."""
+share = or_unscored(lambda value: f"{100 * value:.1f} %")
+"""Format of a share in 0..1, as a percentage."""
 
 
 def ends(interval: Sequence[float] | None, said: Callable[[float], str] = measured, unknown: str = "") -> str:
     """Formats an interval; `unknown` stands for None."""
     return unknown if interval is None else f"{said(interval[0])} to {said(interval[1])}"
-
-
-def share(value: float | None) -> str:
-    """Formats a share in 0..1 as a percentage."""
-    return "not scored" if value is None else f"{100 * value:.1f} %"
 
 
 def cut(text: str, most: int, end: str = "\u2026") -> str:
@@ -194,8 +190,8 @@ def usd(found: Sequence[float] | float | None) -> str:
     """
     if found is None:
         return "no price"
-    ends = [found, found] if isinstance(found, int | float) else found
-    return between(ends, lambda n: f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}")
+    both = [found, found] if isinstance(found, int | float) else found
+    return between(both, lambda n: f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}")
 
 
 def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = " to ") -> str:
