@@ -8,7 +8,7 @@ from checkout import ROOT, SUPPORT
 
 import raypipe
 from raypipe.api.cli.main import main
-from raypipe.api.served import open_judge, read_judge, require_answering, require_same
+from raypipe.api.served_models import open_judge, read_judge, require_answering, require_same
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable

@@ -13,7 +13,7 @@ from checkout import ROOT, SUPPORT
 from reruns import refusing
 
 from raypipe.api.scores import score_crag
-from raypipe.api.served import JudgeKit
+from raypipe.api.served_models import JudgeKit
 from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity

@@ -16,7 +16,7 @@ from reruns import FAKES, Bench
 
 from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
-from raypipe.api.look import finished_run, why
+from raypipe.api.finished_runs import finished_run, why
 from raypipe.core.arrow import with_id_texts
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question

@@ -14,7 +14,7 @@ import golden
 import pytest
 from reruns import Bench
 
-from raypipe.api.look import losses as losses_of
+from raypipe.api.finished_runs import losses as losses_of
 from raypipe.contrib.crag.steps.kg_query import KgQuery
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Citation, Question, Reply

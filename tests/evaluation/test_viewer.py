@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from reruns import rename_run
 
-from raypipe.api.look import list_runs
+from raypipe.api.finished_runs import list_runs
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK
 from raypipe.evaluation.judged_run import read_labels

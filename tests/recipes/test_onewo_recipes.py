@@ -14,7 +14,7 @@ from small_data import oag
 from raypipe import readers
 from raypipe.api.cli.main import main
 from raypipe.api.experiments import fit_fuse
-from raypipe.api.look import export_run
+from raypipe.api.finished_runs import export_run
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow, config
 from raypipe.core.arrow import id_texts

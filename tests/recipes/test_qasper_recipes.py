@@ -13,7 +13,7 @@ from small_data import QUESTION, paper
 
 from raypipe import readers
 from raypipe.api.cli.main import main
-from raypipe.api.look import export_run
+from raypipe.api.finished_runs import export_run
 from raypipe.api.scores import score_qasper
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow

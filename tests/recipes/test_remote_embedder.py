@@ -13,7 +13,7 @@ from reruns import FAKES, MODELS, Bench
 from raypipe.api.data import ingest
 from raypipe.api.indexes import open_docs
 from raypipe.api.pipelines import in_process
-from raypipe.api.served import FAR, distance, require_unchanged
+from raypipe.api.served_models import FAR, distance, require_unchanged
 from raypipe.api.session import Session, from_environment
 from raypipe.contrib.world.write import write
 from raypipe.core import arrow

@@ -13,7 +13,7 @@ import pytest
 from http_app import OPEN
 from reruns import CONF, FAKES, Bench, refusing
 
-from raypipe.api.captured import captured_span, write_captured
+from raypipe.api.captured_data import captured_span, write_captured
 from raypipe.api.cli.main import main
 from raypipe.api.endpoint import ServeArgs
 from raypipe.api.session import from_environment

@@ -23,7 +23,7 @@ from raypipe.api.check import CheckedFile, Problem
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
 from raypipe.api.experiments import DecideFitResult, FuseFitResult, RepeatsResult, SweepResult
-from raypipe.api.look import ExportResult, FieldsResult, LossesResult, RunsResult
+from raypipe.api.finished_runs import ExportResult, FieldsResult, LossesResult, RunsResult
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import AdoptionResult, ModelAddResult, ModelFetchResult, ModelNeedsResult

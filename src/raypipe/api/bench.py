@@ -1,8 +1,7 @@
-"""Speed of raypipe next to other libraries that do the same work.
+"""Speed of raypipe next to other libraries that do the same work: the results of `bench/bench_rows.py`.
 
 A row is a file in `bench/rows/` of a checkout. It computes the same output with raypipe and with another
-library, the peer, and compares the outputs. `bench/bench_rows.py` measures both in turns. Here are the
-results.
+library, the peer, and compares the outputs.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ class BenchResult:
     @property
     def falls_short(self) -> bool:
         slow = self.most_s is not None and self.seconds is not None and self.seconds.median > self.most_s
-        if self.least_share is not None and self.share is not None and self.share >= self.least_share:
-            return slow
-        return slow or (self.least is not None and self.ratio is not None and self.ratio.median < self.least)
+        fast = self.least_share is not None and self.share is not None and self.share >= self.least_share
+        behind = self.least is not None and self.ratio is not None and self.ratio.median < self.least
+        return slow or (behind and not fast)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -127,21 +126,18 @@ def bench(
     name, and for an unknown commit.
     """
     root = Path(raypipe.__file__).parents[2]
-    if not (root / "bench" / "rows").is_dir():
-        raise ConfError(
-            "raypipe bench measures the code of a checkout, and this is an installed copy: it has no "
-            f"{root / 'bench' / 'rows'}. In a checkout: make bench"
-        )
-    known = sorted(f.stem for f in (root / "bench" / "rows").glob("*.py"))
-    for name in names:
-        if name not in known:
-            raise ConfError(f"no row {name!r} in {root / 'bench' / 'rows'}; {did_you_mean(name, known)}")
+    rows = root / "bench" / "rows"
+    if not rows.is_dir():
+        raise ConfError(f"bench: expected a checkout, found an installed copy without {rows}")
+    known = sorted(f.stem for f in rows.glob("*.py"))
+    if unknown := next((name for name in names if name not in known), None):
+        raise ConfError(f"no row {unknown!r} in {rows}; {did_you_mean(unknown, known)}")
+    if against is not None and record:
+        raise ConfError("--against: expected without --record, which keeps rows next to their peers")
     if (shared := str(root / "bench")) not in sys.path:  # rows import shared modules from there
         sys.path.append(shared)
     made: BenchReport | CommitReport
     if against is not None:
-        if record:
-            raise ConfError("--against: expected without --record, which keeps rows next to their peers")
         made = import_module("bench_commits").run(root, names or known, against, quick, say)
     else:
         made = import_module("bench_rows").run(root, names or known, quick, record, say)

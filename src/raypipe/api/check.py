@@ -7,9 +7,8 @@ steps obey. No model is loaded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,8 +34,7 @@ from raypipe.text.evidence import Fitted
 from raypipe.text.template import Prompt
 
 FileKind: TypeAlias = str
-"""Kind of a file: a key of _FINDERS, or the name of a folder of files that a plugin adds."""
-Finder = Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]  # returns the problems of a file
+"""Kind of a file: a key of _KEYS, models, graphs, or the name of a folder of files that a plugin adds."""
 _LINE = re.compile(r"line (\d+)")
 _KEYS: Mapping[FileKind, frozenset[str]] = {
     "recipe": frozenset(("question", "corpus", "like")),
@@ -96,12 +94,11 @@ def check(
 ) -> CheckResult:
     """Finds every problem of configuration files, and runs the laws of steps on steps of your own.
 
-    `names` are recipes (by name or path), models, cluster, graph and prompt files, presets, and steps. The
-    kind of a file is derived from its keys. A step is named MODULE:CLASS, and gets the `fields`, as in a
-    recipe. Fakes that compute replace the step's models. The step's output is compared with the digest in the
-    file steps.lock next to the step's module. `lock` writes the digest, except if the output changed and the
-    version did not. Raises ConfError for a name that is neither recipe nor file, and for a path that leads to
-    no step. Raises DataError for a step that raises.
+    `names` are recipes (by name or path), models, cluster, graph and prompt files, presets, and steps. A step
+    is named MODULE:CLASS, and gets the `fields`, as in a recipe; fakes that compute replace its models. The
+    step's output is compared with the digest in the file steps.lock next to the step's module. `lock` writes
+    the digest, except if the output changed and the version did not. Raises ConfError for a name that is
+    neither recipe nor file, and for a path that leads to no step. Raises DataError for a step that raises.
     """
     session = session or Session()
     files, problems, steps = [], list[Problem](), list[StepCheck]()
@@ -126,14 +123,12 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
         lines = _LINE.findall(str(e))  # the last line has the mistake; an earlier line begins its block
         line, message = int(lines[-1]) if lines else None, str(e).removeprefix(f"{path}: ")
         return None, [Problem(str(path), line, "", message)]
-    kind = kind_of(tree)
-    if kind is None:
+    if (kind := kind_of(tree)) is None:
         known = "a recipe, a models, cluster or graphs file, a prompt, fitted numbers or a preset"
         keys = f"expected {known}, found keys {', '.join(map(str, tree))}"
         return None, [Problem(str(path), None, "", keys)]
     text, problems = path.read_text(encoding="utf-8"), list[Problem]()
-    find = _FINDERS[kind] if kind in _FINDERS else partial(_in_record, FILES[kind])
-    for wrong in find(tree, path, session):
+    for wrong in _found(kind, tree, path, session):
         if isinstance(wrong, MisplacedValue) and wrong.where.file == str(path):
             at = line_of(text, wrong.where.path) or _line_in_set(text, wrong.where.path)
             problems.append(Problem(str(path), at, wrong.where.path, wrong.message))
@@ -160,8 +155,26 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
     return next((folder for folder in FILES if 2 * len(tree.keys() & names[folder]) > len(tree)), None)
 
 
-def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
-    files, where = session.settings.conf, Where(str(path))
+def _found(kind: FileKind, tree: Mapping[str, Any], path: Path, session: Session) -> Sequence[RaypipeError]:
+    """Returns the problems of a file of a kind."""
+    where = Where(str(path))
+    if kind == "recipe":
+        return _in_recipe(path, where, session)
+    if kind == "graphs":
+        return _in_graphs(tree, where)
+    if kind == "models":
+        return [p for name, e in tree.items() for p in config.problems(ModelEntry, e, where.at(str(name)))]
+    cls: type[Any] = {**FILES, "cluster": Cluster, "prompt": Prompt, "fitted": Fitted}[kind]
+    if kind == "fitted":  # `decide` reads a threshold, `fuse` only weights, `extract` other numbers
+        if "threshold" in tree:
+            cls = AnswerProbability
+        elif tree.keys() == {"weights", "fitted_on"}:
+            cls = FusionWeights
+    return config.problems(cls, tree, where)
+
+
+def _in_recipe(path: Path, where: Where, session: Session) -> Sequence[RaypipeError]:
+    files = session.settings.conf
     try:
         resolve = resolvers(files, session.catalog(), session.graphs)
         whole = read_tree(path, lambda name: files.find("recipes", name))
@@ -170,45 +183,16 @@ def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[Ra
     return recipe_problems(whole, where, resolve)
 
 
-def _in_entries(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
-    where = Where(str(path))
-    return [p for name, e in tree.items() for p in config.problems(cls, e, where.at(str(name)))]
-
-
-def _in_graphs(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+def _in_graphs(tree: Mapping[str, Any], file: Where) -> list[RaypipeError]:
     found: list[RaypipeError] = []
     for name, entry in tree.items():
-        where, kind = Where(str(path)).at(str(name)), entry.get("kind") if isinstance(entry, dict) else None
-        if isinstance(kind, str) and kind in ENTRIES:
-            found += config.problems(ENTRIES[kind].entry, entry, where)
-        elif kind is None:
-            found += config.problems(Entry, entry, where)
+        where, kind = file.at(str(name)), entry.get("kind") if isinstance(entry, dict) else None
+        if kind is None or (isinstance(kind, str) and kind in ENTRIES):
+            found += config.problems(Entry if kind is None else ENTRIES[kind].entry, entry, where)
         else:
             expected = f"expected one of {', '.join(ENTRIES)}"
             found.append(where.at("kind").error(f"{expected}, found {config.kind_of(kind)}"))
     return found
-
-
-def _in_record(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
-    return config.problems(cls, tree, Where(str(path)))
-
-
-def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
-    """Checks a fitted file by the step that reads it. A file with a threshold belongs to `decide`, a file
-    with only weights to `fuse`, and any other file to `extract`."""
-    cls: type[Any] = AnswerProbability if "threshold" in tree else Fitted
-    fuse = tree.keys() == {"weights", "fitted_on"}
-    return config.problems(FusionWeights if fuse else cls, tree, Where(str(path)))
-
-
-_FINDERS: Mapping[FileKind, Finder] = {
-    "recipe": _in_recipe,
-    "models": partial(_in_entries, ModelEntry),
-    "cluster": partial(_in_record, Cluster),
-    "graphs": _in_graphs,
-    "prompt": partial(_in_record, Prompt),
-    "fitted": _fitted,
-}
 
 
 def _line_in_set(text: str, path: str) -> int | None:
@@ -225,8 +209,8 @@ def _line_in_set(text: str, path: str) -> int | None:
 
 
 def line_of(text: str, path: str) -> int | None:
-    """Finds the line, from 1, of a path such as `question[3].rerank.top` in a YAML text. If the last parts of
-    the path do not exist, returns the line of the innermost existing part; None if no part exists.
+    """Finds the line, from 1, of the innermost existing part of a path such as `question[3].rerank.top` in a
+    YAML text; None if no part exists.
 
     >>> line_of("a: 1\\nb:\\n  - c: 2\\n  - d:\\n      e.f: 3\\n", "b[1].d.e.f")
     5

@@ -46,16 +46,14 @@ def compare(
     """Compares each run with the first: better, worse, same, or cannot tell.
 
     A run is the folder of a finished eval, a file of predictions, or a release of `store` (its id, or
-    `live`). `rule` scores folders and files; None: a folder's own rule, `official` for a file. `margin` is
-    the largest difference between runs that count as the same. `group` names a label; questions with the same
-    value of this label count as one. `rejudge` names a judge for the answers of all runs ("": the first run's
-    judge; None: the stored verdicts count). With it all runs are scored by `rule`, or by the first run's
-    rule. `trim` names a tokenizer that cuts answers first. `labels` is a file of people's verdicts. `measure`
-    is compared; None: the first measure of the data's kind. `unseen` leaves out questions that a fit or an
-    adapter of one of the recipes has seen.
-
-    Raises ConfError for fewer than two runs and for an unknown measure. Raises DataError if the runs are of
-    different kinds, if different rules, judges or trims scored them, or if they share no scored question.
+    `live`). `rule` scores folders and files; None: a folder's own rule, `official` for a file. Differences up
+    to `margin` count as the same. `group` names a label; questions with the same value of this label count as
+    one. `rejudge` names a judge for the answers of all runs ("": the first run's judge; None: the stored
+    verdicts count). With it all runs are scored by `rule`, or by the first run's rule. `trim` names a
+    tokenizer that cuts answers first. `labels` is a file of people's verdicts. `measure` is compared; None:
+    the first measure of the data's kind. `unseen` leaves out questions that a fit or an adapter of one of the
+    recipes has seen. Raises ConfError for fewer than two runs and for an unknown measure. Raises DataError
+    for runs of different kinds, rules, judges or trims, and for runs that share no scored question.
     """
     if len(runs) < 2:
         raise ConfError(f"expected two runs or more, found {len(runs)}")
@@ -99,22 +97,17 @@ def _scored(session: Session, run: str | Path, rule: Rule | None, again: bool, s
             return found
         return judged_again(opened(session, run, rule, None, None), None)
     if not _RELEASE.fullmatch(str(run)):
-        raise DataError(
-            f"{run}: expected the folder of a finished eval, a file of predictions, or a release (its id, or "
-            "live), found nothing there"
-        )
-    opened_store = session.store(store)
-    known = {r.id: r for r in release.releases(opened_store)}
-    released = release.live(opened_store) if run == "live" else known.get(str(run))
+        known = "the folder of a finished eval, a file of predictions, or a release (its id, or live)"
+        raise DataError(f"{run}: expected {known}, found nothing there")
+    held = session.store(store)
+    releases = {r.id: r for r in release.releases(held)}
+    released = release.live(held) if run == "live" else releases.get(str(run))
     if released is None:
-        has = f"{opened_store.uri} has no such release; {did_you_mean(str(run), ['live', *known])}"
-        raise ConfError(f"{run} is no folder and no file, and {has}")
-    record = find(opened_store, released.run)
-    if record is None:
-        raise ConfError(f"{opened_store.uri} has no record of run {released.run}; name its folder")
+        hint = did_you_mean(str(run), ["live", *releases])
+        raise ConfError(f"{run} is no folder and no file, and {held.uri} has no such release; {hint}")
+    if (record := find(held, released.run)) is None:
+        raise ConfError(f"{held.uri} has no record of run {released.run}; name its folder")
     if again or (rule is not None and record.rule != rule_id(rule)):
-        raise ConfError(
-            f"release {released.id} has no folder here, and its answers cannot be judged again. "
-            f"Name the folder of run {released.run}"
-        )
-    return stored_run(opened_store, record, f"release {released.id}")
+        cause = f"release {released.id} has no folder here, and its answers cannot be judged again"
+        raise ConfError(f"{cause}. Name the folder of run {released.run}")
+    return stored_run(held, record, f"release {released.id}")

@@ -17,7 +17,7 @@ from raypipe.api.paths import Data, ingested_as, inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Fault, Question
+from raypipe.core.records import Fault, Gold, Question
 from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, field_map, own_rows
 from raypipe.readers.field_map import Fields
 from raypipe.readers.object_store import is_remote
@@ -38,11 +38,12 @@ class IngestResult(Result):
 
     @property
     def title(self) -> str:
-        read = "read before: " if self.summary.again else ""
-        found = f"{len(self.summary.questions)} questions"
-        if self.summary.counts.get("unchanged_files") or not self.summary.questions:
-            found = f"{self.summary.documents} documents"
-        by = f", read by {self.summary.read_by}" if self.summary.read_by and not self.summary.again else ""
+        s = self.summary
+        read = "read before: " if s.again else ""
+        found = f"{len(s.questions)} questions"
+        if s.counts.get("unchanged_files") or not s.questions:
+            found = f"{s.documents} documents"
+        by = f", read by {s.read_by}" if s.read_by and not s.again else ""
         return f"{self.store}: {read}{found}, {self.sources} sources in all{by}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -51,17 +52,9 @@ class IngestResult(Result):
 
     def record(self) -> Mapping[str, Any]:
         s = self.summary
-        return {
-            "store": self.store,
-            "again": s.again,
-            "questions": len(s.questions),
-            "kind": s.kind,
-            "read_by": s.read_by,
-            **s.counts,
-            "reasons": s.reasons,
-            "replaced": s.replaced,
-            "bad_lines": self.bad,
-        }
+        read = {"store": self.store, "again": s.again, "questions": len(s.questions), "kind": s.kind}
+        rest = {"reasons": s.reasons, "replaced": s.replaced, "bad_lines": self.bad}
+        return {**read, "read_by": s.read_by, **s.counts, **rest}
 
 
 def ingest(
@@ -115,11 +108,9 @@ NAME_CHARS = 40  # characters of a folder's name in the name of its store
 
 
 def documents_store(folder: str | Path, session: Session | None = None) -> str:
-    """Returns the address of a folder's own store under $RAYPIPE_HOME, which need not exist.
-
-    The store's name has the folder's name and the beginning of a digest of its path: docs-manuals-c56e80.
-    Raises ConfError for a missing folder.
-    """
+    """Returns the address of a folder's own store under $RAYPIPE_HOME, which need not exist. Its name has the
+    folder's name and the beginning of a digest of the folder's path: docs-manuals-c56e80. Raises ConfError
+    for a missing folder."""
     from raypipe.runs.pipeline.ingest_folder import folder_id
 
     session = session or Session()
@@ -150,9 +141,7 @@ def docs_store(
         return store
     folder = documents_folder(docs, session)
     if out is not None and not is_remote(str(out)) and Path(out).resolve().is_relative_to(folder.resolve()):
-        raise ConfError(
-            f"--out {out}: expected a folder outside of --docs {docs}, whose files are read as documents"
-        )
+        raise ConfError(f"--out {out}: expected a folder outside of --docs {docs}, whose files are read")
     if read:
         return ingest_documents(folder, store, session).store
     return store or documents_store(folder, session)
@@ -162,8 +151,8 @@ def ingest_documents(folder: str | Path, store: Place = None, session: Session |
     """Reads the changed files of a folder into a store: txt, md, html, csv, pdf, docx and images.
 
     `store` None: the folder's own store (`documents_store`). A question about the whole store then searches
-    the folder as it is now, and answers cite its pages. A file that cannot be read becomes a dead letter.
-    Raises ConfError for a missing folder, and DataError if none of its files can be read.
+    the folder as it is now. A file that cannot be read becomes a dead letter. Raises ConfError for a missing
+    folder, and DataError if none of its files can be read.
     """
     session = session or Session()
     path = documents_folder(folder, session)
@@ -180,17 +169,14 @@ class ParsedFile(Result):
 
 
 def parse_html(files: Iterable[str | Path]) -> Iterator[ParsedFile]:
-    """Converts HTML files to text, in order, as the pipeline does: in a limited child process.
-
-    Raises DataError for a file that cannot be read. A page that cannot be parsed gets a fault.
-    """
+    """Converts HTML files to text, in order, as the pipeline does: in a limited child process. A page that
+    cannot be parsed gets a fault. Raises DataError for a file that cannot be read."""
     with SandboxedParser() as limited:
         for file in files:
             try:
                 html = Path(file).read_bytes().decode("utf-8", "replace")
             except OSError as e:
-                found = f"found none that can be read: {e.strerror}"
-                raise DataError(f"{file}: expected an HTML file, {found}") from e
+                raise DataError(f"{file}: expected an HTML file, found none to read: {e.strerror}") from e
             text, fault = limited.parse(html, "lxml")
             yield ParsedFile(str(file), text, fault)
 
@@ -263,11 +249,10 @@ def preview(
 ) -> Preview:
     """Shows how `ingest` would read some files: format, fields, and the first rows. Stores nothing.
 
-    Takes the arguments of `ingest`. Raises DataError for files that cannot be read. Raises ConfError for a
-    folder of documents, which has no fields, and for a named field that no file has.
+    Raises DataError for files that cannot be read. Raises ConfError for a folder of documents, which has no
+    fields, and for a named field that no file has.
     """
-    session = session or Session()
-    files = inputs(paths, session.settings)
+    files = inputs(paths, (session or Session()).settings)
     if (found := ingested_as(format, files, fields)) == "files":
         raise ConfError(f"{files[0]}: a dry run shows fields and rows, and a folder of documents has none")
     readers.check(files, found)
@@ -288,8 +273,8 @@ def preview(
 
 def _fields(mapped: own_rows.MappedFile) -> FileFields:
     found = {**mapped.fields.fields, **{r: (f"documents: {n}",) for r, n in mapped.fields.inner.items()}}
-    used = {name.partition(".")[0] for names in found.values() for name in names}
-    used |= {name for names in found.values() for name in names}
+    every = [name for names in found.values() for name in names]
+    used = {*every, *(name.partition(".")[0] for name in every)}
     other = tuple(n for n in field_map.columns(mapped.first) if n not in used)
     return FileFields(mapped.file.name, found, tuple(sorted(mapped.fields.named)), other)
 
@@ -302,7 +287,6 @@ def _question(row: Row, asked: Question) -> FirstQuestion:
         title = content[c.name].content if c.name and c.page else ""
         if source is not None:
             shown.append(ShownText(source.kind, c.url, title, len(source.content), source.content[:CHARS]))
-    answers, labels = (row.gold.answers, row.gold.labels) if row.gold else ((), {})
-    return FirstQuestion(
-        asked.id, asked.text, asked.asked_at, answers, dict(labels), tuple(shown), asked.citations is None
-    )
+    gold, whole = row.gold or Gold(asked.id, ()), asked.citations is None
+    labels = dict(gold.labels)
+    return FirstQuestion(asked.id, asked.text, asked.asked_at, gold.answers, labels, tuple(shown), whole)

@@ -1,8 +1,7 @@
 """Arguments of the endpoint (`ServeArgs`), and the endpoint on Ray Serve (`serve`) or here (`serve_here`).
 
 `serve_here` serves a local client that started this process, over stdin and stdout. The client gets its tools
-immediately. A thread meanwhile reads and indexes a folder and loads models, which may take minutes. Only the
-protocol is written to stdout.
+immediately, while a thread reads a folder and loads models for minutes. Stdout gets only the protocol.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from typing import TYPE_CHECKING, Literal
 
 from raypipe.api.questions import local_kit
 from raypipe.api.results import outside_loop
-from raypipe.api.served import require_answering, require_same, require_unchanged
+from raypipe.api.served_models import require_answering, require_same, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.progress import heartbeat
 from raypipe.models import load
-from raypipe.models.hosts import EngineLimits
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
@@ -76,7 +74,7 @@ class ServeArgs:
     recipe: str = "local"  # a name under conf/recipes, or a path; live: always the current live release
     models: str | None = None  # models file; its entries replace those of conf/models.yaml
     store: str | None = None  # URI
-    cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
+    cluster: str = "laptop"  # a name under conf/clusters, or a path
     keys: str | None = None  # file with one key per line, besides the keys in the variable RAYPIPE_KEYS
     auth: Literal["none"] | None = None  # "none": requests need no key; None: other machines need one
     page: bool = True  # the web page at /
@@ -98,26 +96,17 @@ class ServeArgs:
         """Builds the application for Ray Serve. The store need not exist yet."""
         from raypipe.serving.ray.app import build_application  # Ray takes a second to import
 
-        cluster = self.cluster_file(settings)
-        store = settings.store_to_use(self.store)
+        file, store = self.cluster_file(settings), settings.store_to_use(self.store)
         recipe = self.recipe_to_serve(settings, store)
-        endpoints = endpoint_addresses(cluster, recipe.models(), settings.keys)
-        limits = cluster.engines.limits(cluster.device) if cluster.engines else EngineLimits()
-        pool, engine_gpus = cluster.pools["embed"], 0.0
+        at = endpoint_addresses(file, recipe.models(), settings.keys)
+        limits = file.engines.limits(file.device) if file.engines else None
+        pool, engine_gpus = file.pools["embed"], 0.0
         threads = max(1, int(pool.cpus))
-        kit = partial(
-            LocalKit,
-            None,
-            cluster.backend,
-            cluster.device,
-            threads,
-            endpoints=endpoints,
-            engine_limits=limits,
-        )
+        kit = partial(LocalKit, None, file.backend, file.device, threads, endpoints=at, engine_limits=limits)
         gpus = min(pool.gpus, 1.0) / 2  # embedders and rerankers share one accelerator
         vllm = [m for m in recipe.models() if m.loader == "vllm"]
-        if vllm and (engines := cluster.engines) is not None:
-            gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
+        if vllm and file.engines is not None:
+            gpus, engine_gpus = file.engines.answer.gpus / 2, sum(file.engines.needs(m)["GPU"] for m in vllm)
         return build_application(
             recipe,
             store,
@@ -130,18 +119,16 @@ class ServeArgs:
         )
 
     def check(self, settings: Settings) -> None:
-        """Checks that the endpoint can start. Raises ModelMissing, ConfError or DataError if the store is
-        missing, model files cannot be read, graphs or public data changed since the recipe was resolved, the
-        cluster file has no room for the recipe's engines, or captured answers could not be written."""
-        store = settings.store_to_use(self.store)
-        Store.open(store)
-        recipe = self.recipe_to_serve(settings, store)
+        """Checks that the endpoint can start: store, models, graphs, room for engines, captured answers.
+        Raises StoreError, ModelMissing, ConfError or DataError."""
+        store = Store.open(settings.store_to_use(self.store))
+        recipe = self.recipe_to_serve(settings, store.uri)
         self.check_models(settings, recipe)
         addresses = endpoint_addresses(self.cluster_file(settings), recipe.models(), settings.keys)
-        require_unchanged(Store.open(store), recipe.models(), addresses)
+        require_unchanged(store, recipe.models(), addresses)
         if self.capture is not None:
             redaction(self.capture.redact)
-            answer_ids(Store.open(store))  # a store that cannot be written captures nothing
+            answer_ids(store)  # a store that cannot be written captures nothing
 
     def about_store(self, settings: Settings) -> str:
         """Describes the searched store for people, or why it cannot be searched, with the remedy."""
@@ -169,9 +156,7 @@ class ServeArgs:
     def check_models(self, settings: Settings, recipe: Recipe) -> None:
         """Checks packages, graphs, the cluster file, models and their servers. Raises as `check`."""
         if self.mcp and importlib.util.find_spec("mcp") is None:
-            raise ConfError(
-                "--mcp: the package mcp is not installed. `pip install 'raypipe[mcp]'` installs it"
-            )
+            raise ConfError("--mcp: the package mcp is not installed: pip install 'raypipe[mcp]'")
         models = require_graphs(recipe).models()
         for model in models:
             load.present(model)
@@ -180,8 +165,7 @@ class ServeArgs:
         require_answering(recipe.chats(), endpoint_addresses(cluster, models, settings.keys), settings)
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
-        """Resolves the recipe that answers: the named recipe, or the recipe of the current live release.
-        Raises ConfError for a graph without a location."""
+        """Resolves the recipe that answers; for `live`, the recipe of the current live release."""
         if self.follow_live:
             live = from_plain(live_now(Store.open(store)).recipe)
             require_same(live.models(), self.session(settings))
@@ -211,9 +195,9 @@ class ServeArgs:
         filters = () if self.key_filters is None else read_key_filters(Path(self.key_filters))
         if self.key_filters is None and (text := environ.get(KEY_FILTERS, "").strip()):
             filters = key_filters_in(config.read_value(text, f"${KEY_FILTERS}"), f"${KEY_FILTERS}")
-        for what, found in (("keys", given), ("key filters", filters)):
-            if found and self.auth == "none":
-                raise ConfError(f"auth none and {what}: expected one of them, found both")
+        if self.auth == "none" and (given or filters):
+            what = "keys" if given else "key filters"
+            raise ConfError(f"auth none and {what}: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
         return ServerConfig(
             keys, self.limits, self.page, self.log, self.capture, self.memo_mb, filters, self.mcp
@@ -246,19 +230,8 @@ def check_host(host: str, keys: ApiKeys) -> None:
     except ValueError:
         alone = False
     if not (alone or keys.digests or keys.open):
-        raise ConfError(
-            f"--host {host}: other machines reach it, but there are no keys. Give --keys FILE or ${KEYS}, or "
-            "--auth none to answer without a key"
-        )
-
-
-def url_of(host: str, port: int) -> str:
-    """Formats the address of a server; an IPv6 host gets brackets.
-
-    >>> url_of("::1", 8000)
-    'http://[::1]:8000'
-    """
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        what = f"--host {host}: other machines reach it, but there are no keys"
+        raise ConfError(f"{what}. Give --keys FILE or ${KEYS}, or --auth none to answer without a key")
 
 
 @outside_loop
@@ -272,10 +245,9 @@ def serve(
 ) -> None:
     """Serves an endpoint on this machine until the process is interrupted.
 
-    `say` receives lines for people: the file of the request log, every 5 s what is starting, and the address
-    once the endpoint answers. Then `follow` is called. Its argument is a function that makes gateways search
-    the tables as they are at that moment. Raises ClusterTooSmall, and as `check_address` and
-    `ServeArgs.check`.
+    `say` receives lines for people. Once the endpoint answers, `follow` is called. Its argument is a function
+    that makes gateways search the tables as they are at that moment. Raises ClusterTooSmall, and as
+    `check_address` and `ServeArgs.check`.
     """
     check_address(endpoint, host, port, settings)
     endpoint.check(settings)  # Serve never stops retrying a replica that cannot start
@@ -300,19 +272,15 @@ def serve(
             now("loading models")
             ends.callback(stop)
             start(application, host, port)
-        tools = f", tools {url_of(host, port)}/mcp" * endpoint.mcp
-        say(f"answering on {url_of(host, port)}/v1/answer, page {url_of(host, port)}/{tools}; Ctrl-C ends it")
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"  # IPv6 in brackets
+        tools = f", tools {url}/mcp" * endpoint.mcp
+        say(f"answering on {url}/v1/answer, page {url}/{tools}; Ctrl-C ends it")
         ends.callback(say, "stopping: requests in flight have 30 s to end")
         follow(reopen)
 
 
-OPEN_WAIT_S = 30.0
-"""Seconds that a call waits for models and documents that are still being opened. Clients give up after a
-minute or more."""
-
-WARM_S = 60.0
-"""Seconds, at most, for a question that is answered before the first call, so that no user waits for models
-to load."""
+OPEN_WAIT_S = 30.0  # wait of a call for models and documents; clients give up after a minute or more
+WARM_S = 60.0  # limit of a question that is answered before the first call, so that models are loaded
 
 Router = Answerer | ReleaseFollower
 
@@ -325,7 +293,7 @@ class OpeningRouter:
 
     async def current(self) -> AnswererProtocol:
         """Returns the answerer, once it is open. Raises RequestRefused if opening takes more than OPEN_WAIT_S
-        or fails. Clients show the reason in this error, but hide the output of the process."""
+        or fails: clients show this error, but hide the output of the process."""
         await asyncio.wait({self.opened}, timeout=OPEN_WAIT_S)
         if not self.opened.done():
             wait = "Documents are still read, and models loaded: minutes the first time. Ask again later."
@@ -343,10 +311,8 @@ def serve_here(
 ) -> None:
     """Serves the tools of an endpoint over stdin and stdout, until the client closes stdin.
 
-    `read` updates the store and returns its URI; None: the store is searched as it is. Once the endpoint is
-    open, `follow` is called, except for a recipe `live`. Its argument is a function that makes later calls
-    search the tables as they are at that moment. `say` receives lines. Without `read`, raises as
-    `ServeArgs.check`.
+    `read` updates the store and returns its URI; None: the store is searched as it is. `say` and `follow` are
+    as in `serve`, but a recipe `live` is not followed. Without `read`, raises as `ServeArgs.check`.
     """
     if read is None:
         endpoint.check(settings)

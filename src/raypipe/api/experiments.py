@@ -1,5 +1,5 @@
-"""Experiments: sweeps over recipes or field values; repeated runs, which show how much of a difference is
-noise of the engine; and fits of `decide` and `fuse` to a finished run."""
+"""Experiments: sweeps over recipes or field values; repeated runs, which show the noise of an engine; and
+fits of `decide` and `fuse` to a finished run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import yaml
 from pydantic_core import to_jsonable_python
 
-from raypipe.api.captured import open_data
+from raypipe.api.captured_data import open_data
 from raypipe.api.data import docs_store, ingest
 from raypipe.api.paths import SWEEP, Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
-from raypipe.api.plans import coming_documents
+from raypipe.api.plans import planned_questions
 from raypipe.api.release import finished
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import check_names, evaluate, measured
@@ -31,22 +31,19 @@ from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
-from raypipe.evaluation.golds import kind_of_data, require_questions, stored_questions
+from raypipe.evaluation.golds import kind_of_data, require_questions
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.evaluation.sweep import PlannedPoint, PointResult, Repeats, Sweep, repeats
+from raypipe.evaluation.sweep import PlannedPoint, Point, PointResult, Repeats, Sweep, repeats
 from raypipe.metrics.paired_tests import MARGIN
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.plan import planner
-from raypipe.runs.plan.planner import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.steps.decide import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.store import Store
-
-_WIDTH = 110  # columns of a fitted file
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,12 +78,12 @@ def fit_decide(
 ) -> DecideFitResult:
     """Fits the probability that an answer is right, and the threshold for giving an answer.
 
-    Below the threshold "i don't know" scores better than the answer. One half of a finished run's questions
-    is for the fit, the other half for the report. `run` is the folder of an eval. `split`, 0 or 1, is the
-    half for the fit. A hash of a question's id decides its half; if `group` names a label, a hash of the
-    label's value does. The threshold maximizes `measure`; None: the report's first measure. `out` is the file
-    for `decide.fitted`; None: fit-decide.yaml in the run's folder. Raises ConfError if the recipe's decide
-    cannot be fitted, and DataError for too few answers.
+    Below the threshold "i don't know" scores better than the answer. `run` is the folder of an eval. One half
+    of the run's questions is for the fit, the other half for the report. `split`, 0 or 1, is the half for the
+    fit; a hash of a question's id decides its half, or of the value of the label that `group` names. The
+    threshold maximizes `measure`; None: the report's first measure. `out` is the file for `decide.fitted`;
+    None: fit-decide.yaml in the run's folder. Raises ConfError if the recipe's decide cannot be fitted, and
+    DataError for too few answers.
     """
     file = _out(run, out, "fit-decide.yaml")
     fitted, report = deciding.fit_decide(Session().local_run(run), split, group, measure)
@@ -106,19 +103,17 @@ def fit_fuse(
 ) -> FuseFitResult:
     """Fits the weights of a `fuse` step to a ranking measure.
 
-    One half of a finished run's questions is for the fit, the other half for the report. No model is called:
-    the run's hits have all scores. `step` is the stage to fit, such as `fuse:final`; None: the last `fuse`.
-    `scores` names the scores to weigh; (): those that the step weighs in the recipe. `store` holds the run's
-    documents; None: the store that the run used. The other arguments are those of `fit_decide`. Raises
-    ConfError as `fit_decide`, and DataError for data without judged documents.
+    No model is called: the run's hits have all scores. `step` is the stage to fit, such as `fuse:final`;
+    None: the last `fuse`. `scores` names the scores to weigh; (): those that the step weighs in the recipe.
+    `store` holds the run's documents; None: the store that the run used. The other arguments and errors are
+    those of `fit_decide`. Raises DataError for data without judged documents.
     """
     file = _out(run, out, "fit-fuse.yaml")
     session = session or Session()
     _, opened = finished(run, store, session)
     fitted, report = fusing.fit_fuse(session.local_run(run), opened, split, step, scores, group, measure)
-    return _written(
-        FuseFitResult(file, fitted, report, report.step), f"Weights of {report.step} of {report.recipe}"
-    )
+    made = FuseFitResult(file, fitted, report, report.step)
+    return _written(made, f"Weights of {report.step} of {report.recipe}")
 
 
 def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
@@ -134,18 +129,13 @@ def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
 
 def _written(found: F, what: str) -> F:
     """Writes the fitted numbers and, next to them, the report of their quality. Returns the fit."""
-    file, report = found.file, found.to_dict()
-    table = file.with_suffix(".json")
+    table = found.file.with_suffix(".json")
     table.unlink(missing_ok=True)  # the report of an earlier fit
-    with replaced(file) as out:
-        verb = "decide" if isinstance(found, DecideFitResult) else "fuse"
+    with replaced(found.file) as out:
+        verb, numbers = found.step.partition(":")[0], to_jsonable_python(found.fitted)
         out.write(f"# {what}. Made by `raypipe fit {verb}`; {table.name} reports its quality.\n")
-        out.write(
-            yaml.safe_dump(
-                to_jsonable_python(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True
-            )
-        )
-    write_json(table, report)
+        out.write(yaml.safe_dump(numbers, sort_keys=False, width=110, allow_unicode=True))
+    write_json(table, found.to_dict())
     return found
 
 
@@ -181,27 +171,23 @@ def sweep(
 ) -> SweepResult:
     """Evaluates recipes at each combination of field values, and compares each point with the first.
 
-    A point is one recipe at one combination; `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field.
-    Each point answers the same questions: all, or `sample` of them, drawn by `seed`. Cached results are used.
-    After a sample the best point and the first point also answer the same number of other questions. The best
-    point has the highest `measure`; None: the first measure of the data's `kind`. `margin` is used as in
-    `compare`. `on_plan` receives the plans of all points before a point runs; `dry_run` ends there. `docs` is
-    a folder of documents, as in `evaluate`. `options` are fields of `EvalOptions`; only format, fields, kind,
-    rule and judge are used. Raises ConfError for an invalid point or measure, and DataError if there are no
-    questions, before a point runs.
+    A point is one recipe at one combination; `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. All
+    points answer the same questions: all, or `sample` of them, drawn by `seed`. After a sample the best point
+    and the first point also answer as many other questions. The best point has the highest `measure`; None:
+    the first measure of the data's `kind`. `margin` is as in `compare`, `docs` as in `evaluate`. `on_plan`
+    receives the plans of all points before a point runs; `dry_run` ends there. Of `options` (`EvalOptions`),
+    only format, fields, kind, rule and judge are used. Raises ConfError and DataError before a point runs.
     """
-    how, given, recipes = EvalOptions.of(**options), several(data), several(recipe)
-    session = session or Session()
-    store = docs_store(docs, store, session, out)
-    session = session.over(store, bool(given))
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
+    how, given, session = EvalOptions.of(**options), several(data), session or Session()
+    session = session.over(store := docs_store(docs, store, session, out), bool(given))
 
     def load(one: str | Path, settings: Sequence[str]) -> Recipe:
         at_point = replace(session, sets=(*session.sets, *settings))
         return check_names(one, given, how.judge, how.rule, at_point, how.kind)
 
-    points = sweeping.points(load, recipes, [sets] if isinstance(sets, str) else sets)
+    points = sweeping.points(load, several(recipe), [sets] if isinstance(sets, str) else sets)
     name, first = ",".join(dict.fromkeys(p.recipe.name for p in points)), points[0].recipe
     folder = run_folder(out, session.settings, session.adopting, f"{first.name}-sweep")
     require_writable(folder, "--out")
@@ -212,27 +198,32 @@ def sweep(
         filled, every, coming, kind = _questions(session, first, given, store, how, place, docs)
         by = sweeping.measure_of(kind, measure)
         ids, unseen = sweeping.drawn([q.id for q in every], sample, seed)
-        drawn, fast = set(ids), measured(session.settings, session.cluster_file())
-        asked = [q for q in every if q.id in drawn]
-
-        def plan(one: Recipe) -> Plan:
-            return planner.plan(offline_pipeline(session, filled, one), asked, coming, measured=fast)
-
-        plans = tuple(sweeping.planned(points, plan, partial(prices_of, session)))
+        drawn = set(ids)
+        plans = _plans(session, filled, points, [q for q in every if q.id in drawn], coming)
     on_plan(plans)
     if dry_run:
         return SweepResult(name, plans, None, folder)
 
     def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
-        of_run: dict[str, Any] = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
-        return evaluate(one, (), filled, where, session, **of_run).evaluation
+        chosen: dict[str, Any] = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
+        return evaluate(one, (), filled, where, session, **chosen).evaluation
 
     (folder / SWEEP).unlink(missing_ok=True)  # belongs to an earlier sweep, whose runs are replaced
-    swept = sweeping.sweep(points, run, ids, unseen, seed, margin, folder, by)
-    result = SweepResult(name, plans, swept, folder)
-    write_json(folder / SWEEP, result.to_dict())
+    done = sweeping.sweep(points, run, ids, unseen, seed, margin, folder, by)
+    write_json(folder / SWEEP, (result := SweepResult(name, plans, done, folder)).to_dict())
     deliver(out, folder)
     return result
+
+
+def _plans(
+    session: Session, store: Store, points: Sequence[Point], questions: Sequence[Question], coming: NewSources
+) -> tuple[PlannedPoint, ...]:
+    fast = measured(session.settings, session.cluster_file())
+
+    def plan(one: Recipe) -> Plan:
+        return planner.plan(offline_pipeline(session, store, one), questions, coming, measured=fast)
+
+    return tuple(sweeping.planned(points, plan, partial(prices_of, session)))
 
 
 def _questions(
@@ -243,19 +234,17 @@ def _questions(
     how: EvalOptions,
     scratch: Path | None,
     docs: str | Path | None,
-) -> tuple[Store, list[Question], NewSources | None, str]:
-    """Opens the store of a sweep. Returns the store, all questions, the sources that the store does not hold
-    yet (None: not known to be missing), and the kind of the data. With `scratch`, as in `open_data`, files
-    are read and not stored. Raises DataError if there are no questions."""
+) -> tuple[Store, list[Question], NewSources, str]:
+    """Opens the store of a sweep. Returns the store, all questions, the sources that the store lacks, and the
+    kind of the data. With `scratch`, as in `open_data`, files are read and not stored. Raises DataError if
+    there are no questions."""
     if scratch is None:
         store, docs = docs_store(docs, store, session, read=True), None
     filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch, docs)
     read = None
     if files and scratch is None:
         read = ingest(files, filled, wanted, session, kind=how.kind).summary
-    every, coming = read_questions(filled, files, wanted) if files else ([*stored_questions(filled)], None)
-    if docs is not None:
-        coming = coming_documents(docs, filled, session).joined(coming or NewSources())
+    every, coming = planned_questions(session, filled, files, wanted, docs)
     require_questions(every, files, filled)
     kind = how.kind or (kind_of(wanted) if files and scratch else None)
     return filled, every, coming, kind or kind_of_data(filled, read, [q.id for q in every])

@@ -12,7 +12,7 @@ from typing import NoReturn, TypeAlias
 
 from raypipe.api.data import documents_folder, documents_store, ingest_documents
 from raypipe.api.pipelines import in_process, open_pipeline
-from raypipe.api.served import require_unchanged
+from raypipe.api.served_models import require_unchanged
 from raypipe.api.session import Place, Session, require_graphs
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.evaluation.fault_budget import unread_rows
@@ -41,8 +41,7 @@ def open_docs(
 
     Unchanged files and indexed texts are skipped. `on_read` is called after reading, with the store: no table
     has removed files and the old texts of changed ones any more. Raises ConfError if the folder is missing or
-    if the recipe reads no documents, DataError if no file can be read, and ModelMissing if a model's files
-    are missing.
+    if the recipe reads no documents, DataError if no file can be read, and ModelMissing.
     """
     from raypipe.api.run import say_estimate  # imported late: it reads the records of runs on this machine
 
@@ -59,8 +58,8 @@ def open_docs(
         named = read.bad if counts["faults"] or counts["page_faults"] else ()
         lines = [f"not read: {bad}" for bad in named]
         if unread > len(named):
-            listed = f"`raypipe inspect --faults --store {opened.uri}` lists them"
-            lines.append(f"not read: {unread} in all; {listed}")
+            list_them = f"raypipe inspect --faults --store {opened.uri}"
+            lines.append(f"not read: {unread} in all; `{list_them}` lists them")
         print(*lines, sep="\n", file=sys.stderr)
     require_documents_read(found, opened)
     owner = f"index {found.name}"
@@ -104,9 +103,9 @@ class ServedDocs:
         return opened.uri
 
     def read_again(self, reopen: Callable[[], object]) -> None:
-        """Reads and indexes what changed. `reopen` makes the endpoint search the newest tables. It is called
-        at the end: until then the old texts of changed files are searched. If documents are gone or have
-        other fields, it is called after reading, too. Raises as `open_docs`."""
+        """Reads and indexes what changed. `reopen`, which makes the endpoint search the newest tables, is
+        called at the end: until then the old texts of changed files are searched. If documents are gone or
+        have other fields, it is called after reading, too. Raises as `open_docs`."""
 
         def swap(opened: Store, at_once: Callable[..., bool] = withdrawn) -> None:
             if at_once(self.searched, now := self._states(opened)):
@@ -128,9 +127,7 @@ LOOK_S, LOOKS = 1.0, 10
 """Pause between two looks at a folder: at least LOOK_S seconds, and at least LOOKS times as long as the last
 look took, so that looks use a tenth of one core. A look at ten thousand files takes .15 s."""
 
-
-FileStates: TypeAlias = Mapping[str, object]
-"""Name of a file -> its size, time and inode, and whether it can be read."""
+FileStates: TypeAlias = Mapping[str, object]  # name of a file -> size, time, inode; and if it can be read
 
 
 def file_states(docs: str | Path) -> FileStates:
@@ -169,8 +166,6 @@ def require_documents_read(recipe: Recipe, store: Store) -> None:
     if "document" in kinds or not store.has("layouts"):
         return
     if count := store.count("sources", "kind = 'document'"):
-        raise ConfError(
-            f"recipe {recipe.name} parses sources of kind {', '.join(kinds)}, and {count} of {store.uri} are "
-            "of kind document, such as PDF files: take another recipe, such as local, or add document to "
-            "`kinds` of its `parse`"
-        )
+        parsed = f"recipe {recipe.name} parses sources of kind {', '.join(kinds)}"
+        has = f"{store.uri} has {count} of kind document"
+        raise ConfError(f"{parsed}, {has}: take another, such as local, or add document to its `parse`")

@@ -68,11 +68,6 @@ def check_environment(store: str | None = None, session: Session | None = None) 
     return EnvironmentResult(all(f.state != "missing" for f in found), found)
 
 
-_NO_VLLM = (
-    "local, rag and --llm URL#MODEL need none; models from a folder, as smollm2-135m-instruct, run in it"
-)
-
-
 def _versions() -> Iterator[Finding]:
     yield Finding("python", "fine", platform.python_version())
     found = installed(PACKAGES)
@@ -82,10 +77,13 @@ def _versions() -> Iterator[Finding]:
         else:
             yield Finding(name, "missing", "not installed", "pip install 'raypipe[local]'")
     if importlib.util.find_spec("vllm") is None:
-        yield Finding("vllm", "note", f"not installed: {_NO_VLLM}", VLLM)
-    scans = "not installed: pages without text are dead letters"
-    state: Literal["fine", "note"] = "fine" if engine() else "note"
-    yield Finding("scans", state, engine() or scans, "" if engine() else "pip install 'raypipe[ocr]'")
+        use = "local, rag and --llm URL#MODEL need none; models from a folder, as smollm2-135m-instruct, do"
+        yield Finding("vllm", "note", f"not installed: {use}", VLLM)
+    if ocr := engine():
+        yield Finding("scans", "fine", ocr)
+    else:
+        lost = "not installed: pages without text are dead letters"
+        yield Finding("scans", "note", lost, "pip install 'raypipe[ocr]'")
     for name, version in installed(CLASHING).items():
         if "+cpu" in importlib.metadata.version("torch"):
             mend = f"{sys.executable} -m pip uninstall {name}"
@@ -98,9 +96,8 @@ def _around(settings: Settings) -> Iterator[Finding]:
     home = settings.home
     existing = next(p for p in (home, *home.parents) if p.exists())
     free = psutil.disk_usage(str(existing)).free / 2**30
-    state: Literal["fine", "note"] = "fine" if free > 5 else "note"
     larger = "" if free > 5 else "set RAYPIPE_HOME to a larger disk"
-    yield Finding("home", state, f"{home}, {free:.0f} GiB free", larger)
+    yield Finding("home", "note" if larger else "fine", f"{home}, {free:.0f} GiB free", larger)
     if settings.auth:
         yield Finding("ray auth", "fine", settings.auth)
     else:
@@ -112,8 +109,8 @@ def _around(settings: Settings) -> Iterator[Finding]:
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
-    """Checks the models of models.yaml. Yields a finding for each model that is on this machine, and for each
-    absent model that the recipe `local` needs. Counts all other absent models in one finding."""
+    """Yields a finding for each model of models.yaml that is on this machine, and for each absent model that
+    the recipe `local` needs. All other absent models have one finding."""
     session = Session(settings)
     found = session.catalog()
     try:

@@ -19,7 +19,7 @@ from raypipe import readers
 from raypipe.api.data import ingest
 from raypipe.api.paths import Data, format_for, inputs
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.served import generator_of, replies, require_answering
+from raypipe.api.served_models import generator_of, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.backoff import retrying
 from raypipe.core.errors import ConfError, DataError, Unavailable
@@ -77,10 +77,9 @@ class MadeQuestionsResult(Result):
     cached: int = 0  # calls answered from the cache
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        kept = self.kept
         return [
             {"id": q.id, "kind": q.kind, "question": q.text.question, "answer": q.text.answers[0]}
-            for q in kept
+            for q in self.kept
         ]
 
     @property
@@ -93,17 +92,9 @@ class MadeQuestionsResult(Result):
         return [line_of(q, self.plan.model) for q in self.kept[:SHOWN]]
 
     def record(self) -> Mapping[str, Any]:
-        return {
-            "plan": self.plan,
-            "out": self.out,
-            "questions": len(self.kept),
-            "kinds": self.kinds,
-            "written": self.written,
-            "rejected": self.rejected,
-            "computed": self.computed,
-            "cached": self.cached,
-            "first": self.first(),
-        }
+        made = {"plan": self.plan, "out": self.out, "questions": len(self.kept), "kinds": self.kinds}
+        counts = ("written", "rejected", "computed", "cached")
+        return {**made, **{name: getattr(self, name) for name in counts}, "first": self.first()}
 
 
 @outside_loop
@@ -122,14 +113,12 @@ def make_questions(
     """Makes test questions from documents, and writes them to a file that `ingest` reads.
 
     `documents` are read into the store first; (): questions are made from the documents that the store has.
-    The session's `llm` writes and checks the questions. Its replies are cached, so the same call again sends
-    no request. Another `seed` draws other passages. `on_plan` receives the plan before the first call.
-    `dry_run` ends there and stores nothing; with `documents` it counts the calls for these only, as if no
-    reply were cached. Raises ConfError if the session has no `llm`, and Unavailable if the model does not
-    answer. Raises DataError if there is no prose to ask about, and if no question can be used.
+    The session's `llm` writes and checks the questions; its replies are cached. Another `seed` draws other
+    passages. `on_plan` receives the plan before the first call. `dry_run` ends there and stores nothing; with
+    `documents` it counts the calls for these only, as if no reply were cached. Raises ConfError without an
+    `llm`, Unavailable if the model does not answer, and DataError if no question can be made or used.
     """
-    session = session or Session()
-    if session.llm is None:
+    if (session := session or Session()).llm is None:
         raise ConfError("--llm: expected an entry, a folder or URL#MODEL of a server; found none")
     model = generator_of(session, "--llm", session.llm, LLM)
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
@@ -138,8 +127,7 @@ def make_questions(
     require_splitter()
     of = model, number, seed, prompts, session.address(store, bool(documents))
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
-        place = scratch if dry_run and documents else store
-        filled = session.store_to_fill(place) if documents else session.store(store)
+        filled = session.store_to_fill(scratch if dry_run else store) if documents else session.store(store)
         if documents:
             ingest(documents, filled, format, session, fields)
         if dry_run:
@@ -150,9 +138,8 @@ def make_questions(
         merge_memo(filled)  # replies that a killed run had cached
         plan, drawn, planned = _plan(filled, *of)
         on_plan(plan)
-        asks = [(model, sampling, None) for sampling in (making.WRITE, making.CHECK)]
+        asks, tally = [(model, sampling, None) for sampling in (making.WRITE, making.CHECK)], CallCounts()
         require_answering(asks, endpoints, session.settings)
-        tally = CallCounts()
         with session.shown() as progress:
             task = progress.task("made", "questions", number)
 
@@ -169,8 +156,8 @@ def make_questions(
         why = ", ".join(f"{reason} {n}" for reason, n in made.rejected.most_common())
         raise DataError(f"{session.llm}: none of {made.written} questions can be used: {why}")
     write_json_lines(Path(out), (line_of(q, model.repo or model.name) for q in made.kept))
-    counts = made.written, dict(made.rejected), tally.replies.computed, tally.replies.cached
-    return MadeQuestionsResult(plan, Path(out), tuple(made.kept), *counts)
+    kept, rejected, calls = tuple(made.kept), dict(made.rejected), tally.replies
+    return MadeQuestionsResult(plan, Path(out), kept, made.written, rejected, calls.computed, calls.cached)
 
 
 def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
@@ -200,10 +187,8 @@ def _plan(
     drawn = draw(store, seed)
     planned = making.candidates(drawn, number)
     if not planned:
-        raise DataError(
-            f"{uri}: expected documents with passages of prose, found none in {drawn.unreadable} documents. "
-            "`raypipe ingest PATH` reads some into a store"
-        )
+        none = f"expected passages of prose, found none in {drawn.unreadable} documents"
+        raise DataError(f"{uri}: {none}. `raypipe ingest PATH` reads some into a store")
     keys = reply_keys(model, making.written_chats(planned, prompts), making.WRITE, None)
     plan = QuestionsPlan(
         uri,
@@ -219,8 +204,7 @@ def _plan(
 
 
 PROMPT: Final = "qasper/explain"
-EXPLANATION_TOKENS: Final = 100
-"""Length of one explanation, at most, in the model's tokens: a sentence."""
+EXPLANATION_TOKENS: Final = 100  # length of one explanation, at most, in the model's tokens: a sentence
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -236,10 +220,8 @@ class ExamplePoolResult(Result):
     @property
     def title(self) -> str:
         said = f", {self.explained} with an explanation" if self.explained or self.unexplained else ""
-        lacking = f", {self.unexplained} without one" if self.unexplained else ""
-        return (
-            f"{self.out}: {self.examples} examples{said}{lacking}; {self.unanswered} questions have no answer"
-        )
+        said += f", {self.unexplained} without one" if self.unexplained else ""
+        return f"{self.out}: {self.examples} examples{said}; {self.unanswered} questions have no answer"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         names = ("examples", "unanswered", "explained", "unexplained")
@@ -259,8 +241,8 @@ def build_examples(
 
     A recipe's step `examples` reads the pool. `explain` names a generator of the models file, which explains
     each answer in a sentence, from the annotators' evidence if the data have it; None: no explanations.
-    Raises ConfError for an unknown generator. Raises DataError if no question has an answer, and if no answer
-    could be explained. Raises Unavailable if the generator is down.
+    Raises ConfError for an unknown generator, and Unavailable if the generator is down. Raises DataError if
+    no question has an answer, and if no answer could be explained.
     """
     session = session or Session()
     require_file(out, "--out")
@@ -295,17 +277,13 @@ async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question
 
 def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
     """Reads explanations from replies. Raises Unavailable for a transient fault, DataError if all failed."""
-    faults = [s for s in said if isinstance(s, Fault)]
+    faults, wanted = [s for s in said if isinstance(s, Fault)], f"expected {len(said)} explanations"
     if down := next((f for f in faults if f.transient), None):
-        raise Unavailable(
-            f"--explain {name}: expected an explanation of each of {len(said)} answers, found {down.reason}: "
-            f"{down.detail}. No pool was written: try again when the model answers"
-        )
+        why = f"found {down.reason}: {down.detail}. No pool was written: try again when the model answers"
+        raise Unavailable(f"--explain {name}: {wanted}, {why}")
     if len(faults) == len(said):
-        raise DataError(
-            f"--explain {name}: expected an explanation of any of {len(said)} answers, found none, first "
-            f"{faults[0].reason}: {faults[0].detail}. No pool was written: use another model"
-        )
+        why = f"found none, first {faults[0].reason}: {faults[0].detail}"
+        raise DataError(f"--explain {name}: {wanted}, {why}. No pool was written: use another model")
     out = []
     for reply in said:
         text = ""

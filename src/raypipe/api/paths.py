@@ -19,8 +19,7 @@ from raypipe.readers.object_store import download, is_remote, upload
 from raypipe.readers.own_rows import RowFormat
 from raypipe.runs.run_parts import RunFolder
 
-Data: TypeAlias = str | Path | Sequence[str | Path]
-"""A file, folder or URI, or several."""
+Data: TypeAlias = str | Path | Sequence[str | Path]  # a file, folder or URI, or several
 
 
 def several(data: Data) -> Sequence[str | Path]:
@@ -36,16 +35,12 @@ def inputs(given: Data, settings: Settings) -> list[Path]:
 
 
 def format_for(given: Format | None, paths: Sequence[Path], fields: Fields | None = None) -> Format:
-    """Returns the given format, or the format that the paths look like, with the named fields.
-
-    Raises ConfError for named fields with another format than rows.
-    """
+    """Returns the given format, or the format that the paths look like, with the named fields. Raises
+    ConfError for named fields with another format than rows."""
     if not fields:
         return looks_like(paths) if given is None else given
     if given not in (None, "rows"):
-        raise ConfError(
-            f"--fields: expected with --format rows, found {given!r}, whose fields have fixed names"
-        )
+        raise ConfError(f"--fields: expected with --format rows, found {given!r} with fixed names")
     if isinstance(fields, str):
         return RowFormat(parse(fields))
     return RowFormat(checked({r: (f,) if isinstance(f, str) else tuple(f) for r, f in fields.items()}))
@@ -56,11 +51,11 @@ _DOCUMENTS = (".pdf", ".docx", ".html", ".htm", ".txt", ".md")
 
 
 def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | None) -> Format:
-    """Returns the format in which `ingest` reads paths.
+    """Returns the format in which `ingest` reads paths: `files` if neither format nor fields are given and
+    all paths are folders of documents, else the format of `format_for`.
 
-    It is `files` if no format and no fields are given and all paths are folders of documents; otherwise it is
-    the format of `format_for`. A folder of documents has a PDF or docx directly in it. Or it has a document
-    at any depth, but directly in it no file of rows, of CRAG or of BEIR."""
+    A folder of documents has a PDF or docx directly in it. Or it has a document at any depth, but directly in
+    it no file of rows, of CRAG or of BEIR."""
 
     def documents(folder: Path) -> bool:
         direct = [f.name.lower() for f in itertools.islice(folder.iterdir(), _LOOKED_AT) if f.is_file()]
@@ -76,10 +71,8 @@ def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | No
 
 
 def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:
-    """Returns the absolute folder of a run: `given`, or if it is None a new folder under $RAYPIPE_HOME.
-
-    If `given` is in an object store, returns a folder under $RAYPIPE_HOME, which `deliver` copies to it.
-    """
+    """Returns the absolute folder of a run: `given`, or if it is None a new folder under $RAYPIPE_HOME. For a
+    place in an object store, returns a folder under $RAYPIPE_HOME, which `deliver` copies to it."""
     if given is None:
         return unused(settings.home / "runs" / Path(store).name / recipe, time.localtime())
     place = settings.place(str(given), "--out")
@@ -98,8 +91,7 @@ SWEEP = "sweep.json"  # the result in a sweep's folder
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:
-    """Copies the folder of a run or sweep to the object store that `given` names, its record last. Does
-    nothing for a local path or None."""
+    """Copies the folder of a run or sweep to `given` if that is in an object store, its record last."""
     if given and is_remote(str(given)):
         upload(folder, str(given), last=[RunFolder(folder).record.name, SWEEP])
         print(f"sent to {given}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Composition root: builds the pipeline of a recipe over a store, to run on the session's cluster.
 
 `open_pipeline` runs on Ray, `in_process` in this process, and `offline_pipeline` only plans. `prices_of`
-collects prices. Ray is imported once there is work for it, not for a plan or a run with nothing missing.
+collects prices. Ray is imported once there is work for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raypipe.api.served import JudgeKit, require_answering, require_unchanged
+from raypipe.api.served_models import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.core.environment import cores
 from raypipe.core.llm import JUDGE, Prices
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from raypipe.runs.pipeline.tasks import HandedBack, TaskResult
 
 
-class Sized(NamedTuple):
+class SizedCluster(NamedTuple):
     """A cluster file sized for the existing nodes, and the recipe's engines on it."""
 
     cluster: Cluster
@@ -51,8 +51,8 @@ class RayRun:
     """Runner of a recipe's tasks over a store, on Ray.
 
     It connects to Ray when the first task runs: starting Ray takes seconds, and a run with nothing missing
-    needs no Ray. If the judge's model is a model of the recipe, the judge uses the recipe's engine, which
-    then keeps running after the tasks.
+    needs no Ray. A judge whose model is a model of the recipe uses the recipe's engine, which then keeps
+    running after the tasks.
     """
 
     settings: Settings
@@ -74,7 +74,7 @@ class RayRun:
             capacity.fitting(self.written, self._wanted, here)
 
     @cached_property
-    def _sized(self) -> Sized:
+    def _sized(self) -> SizedCluster:
         for model in self.used:
             load.present(model)
         if self.engines and self.recipe is not None:
@@ -95,7 +95,7 @@ class RayRun:
 
             group = EngineGroup.of(cluster, self.engines)
         streams = not cluster.pools["embed"].gpus or capacity.side_by_side(cluster, nodes) is not None
-        return Sized(cluster, group, streams)
+        return SizedCluster(cluster, group, streams)
 
     def connect(self) -> None:
         """Connects to Ray, once, and sizes the cluster file for Ray's nodes. Raises ClusterTooSmall if the
@@ -250,18 +250,14 @@ def worker_and_sizes(
 ) -> tuple[WorkerConfig, TaskSizes]:
     """Returns the settings of a worker and the sizes of tasks, from a cluster file."""
     threads = max(1, int(file.pools["embed"].cpus))
-    addresses = endpoint_addresses(file, models, session.settings.keys, batch=True)
-    timeout_s = file.limits.question_timeout_s
-    limits = file.engines.limits(file.device) if file.engines else EngineLimits()
     place = WorkerConfig(
         uri,
         file.backend,
         file.device,
         threads,
-        {},
-        addresses,
-        question_timeout_s=timeout_s,
-        engine_limits=limits,
+        endpoints=endpoint_addresses(file, models, session.settings.keys, batch=True),
+        question_timeout_s=file.limits.question_timeout_s,
+        engine_limits=file.engines.limits(file.device) if file.engines else EngineLimits(),
     )
     return place, TaskSizes(file.sources_per_task, file.questions_per_task)
 
@@ -270,24 +266,21 @@ def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> P
     """Collects the prices of a recipe and a judge. Raises ConfError for an invalid models or cluster file."""
     written, entries = session.cluster_file(), session.catalog().entries
     tokens, unpriced = {}, []
-    asking = [(stage.name, models_of(stage.step)) for stage in (*recipe.corpus, *recipe.question)]
-    for name, models in [*asking, *([(JUDGE, [judge])] if judge else [])]:
-        for model in models:
-            price = entries[model.name].usd_per_mtok if model.name in entries else None
-            if price is not None:
-                at = written.endpoints.get(model.path) if model.loader in REMOTE else None
-                tokens[name] = price.in_batches() if at is not None and at.batch else price
-            elif model.loader in REMOTE:  # a model that runs here costs only its machine
-                unpriced.append(model.name)
+    stages = (*recipe.corpus, *recipe.question)
+    asking = [(stage.name, model) for stage in stages for model in models_of(stage.step)]
+    for name, model in [*asking, *([(JUDGE, judge)] if judge else [])]:
+        price = entries[model.name].usd_per_mtok if model.name in entries else None
+        if price is not None:
+            at = written.endpoints.get(model.path) if model.loader in REMOTE else None
+            tokens[name] = price.in_batches() if at is not None and at.batch else price
+        elif model.loader in REMOTE:  # a model that runs here costs only its machine
+            unpriced.append(model.name)
     machines = written.usd_per_hour
     asked = asked_by(recipe)
-    placed_on = as_declared(written, asked)
-    pools = {p.name: p for p in placement(placed_on, recipe.embedders(), asked)}
+    pools = {p.name: p for p in placement(as_declared(written, asked), recipe.embedders(), asked)}
     engines = sum(p.actors * p.gpus for p in pools.values() if p.name.startswith("engines "))
-    actors, gpus = {}, {}
-    for stage_name, pool in pools_of_stages(recipe, list(pools)).items():
-        actors[stage_name] = pools[pool].actors
-        held = pools[pool].actors * pools[pool].gpus
-        gpus[stage_name] = held + (engines if "answer" in pool else 0.0)
+    placed = {name: pools[pool] for name, pool in pools_of_stages(recipe, list(pools)).items()}
+    actors = {name: p.actors for name, p in placed.items()}
+    gpus = {n: p.actors * p.gpus + (engines if "answer" in p.name else 0.0) for n, p in placed.items()}
     lacking = [*dict.fromkeys(unpriced), *([MACHINES] if machines is None else [])]
     return Prices(tokens, machines, actors, gpus, tuple(lacking))

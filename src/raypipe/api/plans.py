@@ -11,22 +11,22 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from raypipe.api.captured import open_data
+from raypipe.api.captured_data import open_data
 from raypipe.api.data import docs_store, documents_folder
 from raypipe.api.paths import Data, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import evaluate, measured
-from raypipe.api.served import judge_model, open_judge
+from raypipe.api.served_models import judge_model, open_judge
 from raypipe.api.session import Named, Place, Session
 from raypipe.api.starting_points import DATASETS
 from raypipe.core.errors import ConfError
-from raypipe.core.records import Gold
+from raypipe.core.records import Gold, Question
 from raypipe.evaluation.evaluate import expired_answers
 from raypipe.evaluation.golds import (
+    StoredQuestions,
     golds_of,
     kept_answers,
-    questions_of,
     require_golds,
     require_questions,
     stored_questions,
@@ -86,13 +86,12 @@ def plan(
     """Estimates the model calls, time and memory of an eval, with the reason for each. Writes nothing.
 
     `docs` is a folder of documents, in its own store unless `store` names one. Reading and indexing its
-    changed files is planned too; without questions in that store and in `data`, only that.
-
-    `check_run` also checks all that the eval would refuse before its first row: it connects to the cluster
-    and looks for every model. `options` are fields of `EvalOptions`. With a `judge`, calls of a model that
-    judges by `rule` are counted. With `refresh`, answers that depend on expired replies of a graph count as
-    missing. Raises ClusterTooSmall, ConfError and ModelMissing. Raises DataError for unreadable data, if
-    there are no questions, and if no question has a gold of the kind.
+    changed files is planned too; without questions in that store and in `data`, only that. `check_run` also
+    checks all that the eval would refuse before its first row: it connects to the cluster and looks for every
+    model. `options` are fields of `EvalOptions`. With a `judge`, calls of a model that judges by `rule` are
+    counted. With `refresh`, answers that depend on expired replies of a graph count as missing. Raises
+    ClusterTooSmall, ConfError and ModelMissing. Raises DataError for unreadable data, if there are no
+    questions, and if no question has a gold of the kind.
     """
     how, session = EvalOptions.of(format=format, **options), session or Session()
     store = docs_store(docs, store, session)
@@ -102,10 +101,9 @@ def plan(
             filled = session.store_to_fill(store, Path(scratch))
             if not (check_run or several(data) or stored_questions(filled).ids):  # only the corpus steps
                 found = session.recipe(recipe)
-                pipeline = offline_pipeline(session, filled, found)
                 coming = coming_documents(docs, filled, session)
                 fast = measured(session.settings, session.cluster_file())
-                indexed = planner.plan(pipeline, None, coming, measured=fast)
+                indexed = planner.plan(offline_pipeline(session, filled, found), None, coming, measured=fast)
                 priced_plan = priced(indexed, prices_of(session, found), found)
                 return PlanResult(priced_plan, 0, _placement(session, found))
         return _planned(session, recipe, several(data), store, how, check_run, Path(scratch), docs)
@@ -117,6 +115,27 @@ def coming_documents(docs: str | Path, store: Store, session: Session) -> NewSou
     with session.shown() as progress:
         coming = planner.new_sources(store, changes.sources(progress))
     return replace(coming, gone=changes.gone().get("sources", ()))
+
+
+def planned_questions(
+    session: Session,
+    opened: Store,
+    files: Sequence[Path],
+    format: Format,
+    docs: str | Path | None,
+    limit: int | None = None,
+) -> tuple[list[Question], NewSources]:
+    """Reads the first `limit` questions of the files; if there are no files, of the store. Also returns the
+    sources of the files and of the folder `docs` that the store lacks."""
+    if files:
+        questions, coming = read_questions(opened, files, format)
+        questions = questions[:limit]
+    else:
+        stored = StoredQuestions(opened, stored_questions(opened).ids[:limit])
+        questions, coming = list(stored), NewSources()
+    if docs is not None:
+        coming = coming_documents(docs, opened, session).joined(coming)
+    return questions, coming
 
 
 def _planned(
@@ -140,15 +159,10 @@ def _planned(
         ):
             connecting.connect()
     pipeline = offline_pipeline(session, opened, resolved)
-    if files:
-        questions, coming = read_questions(opened, files, wanted)
-        questions = questions[: how.limit]
-    else:
-        questions, coming = list(questions_of(pipeline, None, how.limit)), NewSources()
-    if docs is not None:
-        coming = coming_documents(docs, opened, session).joined(coming)
+    questions, coming = planned_questions(session, opened, files, wanted, docs, how.limit)
     if how.only is not None:
-        questions = [q for q in questions if q.id in set(how.only)]
+        only = set(how.only)
+        questions = [q for q in questions if q.id in only]
     require_questions(questions, files, opened)
     if how.only_new:
         kept = kept_answers(opened, questions)
@@ -184,8 +198,8 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
 
     `assumed` gives the number of pages: `pages=1e8`. Further numbers describe pages that differ from CRAG's:
     `pages=1e7,html_bytes=20000,text_chars=9000`. `chunks`, per page, replaces the result of the recipe's own
-    split. Rates come from the last runs on this machine and of `store`. Without a measured rate, a cost is
-    unknown. Raises ConfError for invalid numbers, and ClusterTooSmall.
+    split. Rates come from the last runs on this machine and of `store`; without one a cost is unknown. Raises
+    ConfError for invalid numbers, and ClusterTooSmall.
     """
     session = session or Session()
     size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)
@@ -221,13 +235,11 @@ QUESTIONS, PAGES, PAGE_CHARS = 6, 6, 6000  # some 200 chunks: enough for a rate,
 
 
 def calibrate(recipe: str | Path, session: Session) -> None:
-    """Measures the speed of each step of a recipe on this machine. Runs an eval of a few invented questions,
-    also with models behind endpoints. Raises ConfError for a cluster file of other machines."""
+    """Measures the speed of each step of a recipe on this machine, by an eval of a few invented questions.
+    Models behind endpoints are called too. Raises ConfError for a cluster file of other machines."""
     if not is_here(session.cluster_file()):
-        raise ConfError(
-            f"--calibrate: expected a cluster file for only this machine, {session.cluster} is for others. "
-            "An eval there measures them"
-        )
+        other = f"expected a cluster file for only this machine, found {session.cluster}"
+        raise ConfError(f"--calibrate: {other}. An eval measures other machines")
     with tempfile.TemporaryDirectory(prefix="raypipe-calibrate-") as folder:
         world = Path(folder) / "world"
         DATASETS["synth"](world, QUESTIONS, pages=PAGES, seed=1, page_chars=PAGE_CHARS)

@@ -1,5 +1,5 @@
-"""Questions outside of an eval: `ask` answers one question, `walk` shows the state of one question after each
-step, and `rank` ranks documents for queries."""
+"""Questions outside of an eval: `ask` answers one, `walk` shows one after each step, `rank` ranks documents
+for queries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from raypipe import readers
 from raypipe.api.data import documents_store
 from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.served import require_answering, require_same, require_unchanged
+from raypipe.api.served_models import require_answering, require_same, require_unchanged
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
 from raypipe.core.arrow import corpus_table, id_texts
 from raypipe.core.digests import model_identity
@@ -48,9 +50,6 @@ from raypipe.store.index import MemoryIndex
 from raypipe.store.memo.disk import StoreMemo, memo_versions
 from raypipe.text.filters import Filters
 from raypipe.text.moments import moment
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -116,18 +115,16 @@ def ask(
     messages with `role` and `content`, the earlier turns of `question`: a JSON list, or one JSON object per
     line. Without a question, the user's last message is asked. Raises ConfError, DataError and ModelMissing.
     """
-    session = session or Session()
-    if recipe == "live" and session.sets:
-        raise ConfError(
-            "--set: expected the name of a recipe, found live: a release answers as it was promoted"
-        )
-    if docs is not None and (pages is not None or recipe == "live"):
+    session, live = session or Session(), recipe == "live"
+    if live and session.sets:
+        raise ConfError("--set: expected a recipe's name, found live: a release answers as it was promoted")
+    if docs is not None and (pages is not None or live):
         raise ConfError("--docs: expected with the name of a recipe, and without --pages")
     request = _request(question, turns, pages, asked_at)
     request = replace(request, include_passages=passages, filters=Filters(where=where))
     if pages is None:
         session = session.over(store if docs is None or store else documents_store(docs, session))
-    release = live_now(session.store(store)) if recipe == "live" else None
+    release = live_now(session.store(store)) if live else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
@@ -147,13 +144,12 @@ def ask(
 
     with beat as waiting.now:
         try:
-            answered = AskResult(asyncio.run(answer()))
+            answered = asyncio.run(answer())
         except NotReady as e:
             raise StoreError(str(e)) from e
-    if any(fault.transient for fault in answered.result.question.faults):
-        # If a server failed, this raises a clearer error.
-        require_answering(found.chats(), kit.endpoints, session.settings)
-    return answered
+    if any(fault.transient for fault in answered.question.faults):
+        require_answering(found.chats(), kit.endpoints, session.settings)  # raises if a server failed
+    return AskResult(answered)
 
 
 def _searched(
@@ -167,10 +163,8 @@ def _searched(
     if recipe.reads_cited_alone():
         rows = () if opened is None else (opened.rows("questions", n, [question]) for n in ("id", "text"))
         if not any(found.num_rows for found in rows):
-            reads = f"recipe {recipe.name} reads only the pages of its question, and searches nothing"
-            instead = "Take one that searches, such as rag, or give the question's pages with --pages"
-            where = docs if opened is None else opened.uri
-            raise ConfError(f"{reads}, so it would read nothing of {where}. {instead}")
+            reads = f"recipe {recipe.name} reads only the pages of its question, found no --pages"
+            raise ConfError(f"{reads}. Give some, or take a recipe that searches, such as rag")
     return opened if opened is not None else open_docs(recipe, docs or "", store, session)
 
 
@@ -198,27 +192,28 @@ class _Waiting(Listener):
 def _request(
     question: str, messages: str | Path | None, pages: str | Path | None, asked_at: str
 ) -> QueryRequest:
-    """Builds the request for a question, its pages, and its earlier turns in the file `messages`. An empty
-    `question` becomes the user's last message there. Raises ConfError for an empty text and for an invalid
-    time, and DataError for invalid files."""
+    """Builds the request for a question, its pages, and its earlier turns in the file `messages`. Raises
+    ConfError for an empty text and for an invalid time, and DataError for invalid files."""
     turns: tuple[Turn, ...] = ()
     if messages is not None:
-        text, file = "\n".join(line.text for line in filled(Path(messages))), str(messages)
+        lines, file = [line.text for line in filled(Path(messages))], str(messages)
         try:
-            read_from = without_nul(parse(text.encode()))
+            read_from = without_nul(parse("\n".join(lines).encode()))
         except UnusableLine as whole:
             try:
-                read_from = [without_nul(parse(line.encode())) for line in text.split("\n") if line.strip()]
+                read_from = [without_nul(parse(line.encode())) for line in lines if line.strip()]
             except UnusableLine:
                 why = f"{MESSAGES}, found other JSON: {whole.fault.detail}"
                 raise DataError(f"--turns {file}: {why}") from whole
         if isinstance(read_from, Mapping) and "role" in read_from:
             read_from = [read_from]  # a file of one line
         try:
-            said = (question, turns_of(read_from, file)) if question else question_of(read_from, file)
+            if question:
+                turns = turns_of(read_from, file)
+            else:
+                question, turns = question_of(read_from, file)
         except UnusableLine as e:
             raise DataError(f"--turns {e.fault.detail}") from e
-        question, turns = said
     if not question.strip():
         raise ConfError("expected a question, found an empty text")
     if question.encode("utf-8", "replace").decode() != question:
@@ -228,10 +223,9 @@ def _request(
     if pages is None:
         return QueryRequest(Question(digest("ask", question), question, asked_at=asked_at, turns=turns))
     rows = list(readers.open([Path(pages)], "crag", readers.ReadCounts()))
-    if len(rows) != 1 or rows[0].question is None:
+    if len(rows) != 1 or (read := rows[0].question) is None:
         why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
         raise DataError(f"{pages}: expected one CRAG line with search_results, {why}")
-    read = rows[0].question
     asked = replace(read, text=question, asked_at=asked_at or read.asked_at, turns=turns)
     return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults)
 
@@ -239,9 +233,8 @@ def _request(
 def local_kit(
     session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
-    """Opens a kit that computes in this process. The cluster file is read only if a model runs in vLLM or
-    behind an address: for limits of engines and addresses of endpoints. Raises as `require_answering`; a
-    server that accepted such chats recently gets no test chat."""
+    """Opens a kit of this process; reads the cluster file only for models in vLLM or behind an address.
+    Raises as `require_answering`; a server that accepted such chats recently gets no test chat."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = sharing(session.cluster_file(), asked_by(recipe))
@@ -274,16 +267,13 @@ def rank(
         raise ConfError("--corpus and --queries belong together: give both, or neither and a --store")
     files = [Path(p) for p in (corpus, queries) if p]
     if files and store:
-        raise ConfError(
-            "--store and --corpus: expected one of them. Files are ranked in a store of their own"
-        )
+        raise ConfError("--store and --corpus: expected one: files are ranked in a store of their own")
     if not files:
         session = session.over(store)
     found = ranking_of(session.recipe(recipe))
     known = [*sorted({n for s in found.question for n in named(s.step.writes(), "hits")}), FINAL]
     if by not in known:
-        given = f"no step of {found.name!r} gives such a score; known: {', '.join(known)}"
-        raise ConfError(f"--by {by}: {given}")
+        raise ConfError(f"--by {by}: no step of {found.name!r} gives it; known: {', '.join(known)}")
     if files:  # a digest of the files names the store, so that a second run finds the vectors
         opened = Store.create(str(session.settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
     else:
@@ -333,10 +323,9 @@ class WalkResult(Result):
 def walk(
     recipe: Named, question: str, pages: Mapping[str, str], asked_at: str = "", session: Session | None = None
 ) -> WalkResult:
-    """Takes one question through a recipe, step by step, in this process.
+    """Takes one question through a recipe, step by step, in this process. Stores nothing.
 
-    `pages` maps URL to HTML, in the order of the search results. Nothing is stored. Raises ConfError and
-    ModelMissing.
+    `pages` maps URL to HTML, in the order of the search results. Raises ConfError and ModelMissing.
     """
     session = session or Session()
     found = require_graphs(session.recipe(recipe))

@@ -56,11 +56,10 @@ def dataset(
 ) -> Dataset:
     """Opens a table of a recipe in a store as a `ray.data.Dataset`, read from Lance by fragments.
 
-    The call pins the table's version: later commits are not visible. Deleted rows are not read. `texts` are
-    parsed sources; `passages` are chunks; `vectors` are chunks with the vector of the embedder `model` (None:
-    the recipe's only embedder); `answers` are the current answers of the store's questions. `columns` None:
-    all columns. Raises StoreError if the store has no such table, and ConfError for an unknown table, column
-    or model.
+    The call pins the table's version: later commits are not visible. `texts` are parsed sources; `passages`
+    are chunks; `vectors` are chunks with the vector of the embedder `model` (None: the recipe's only
+    embedder); `answers` are the current answers of the store's questions. `columns` None: all columns. Raises
+    StoreError if the store has no such table, and ConfError for an unknown table, column or model.
     """
     if table not in get_args(Rows):
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
@@ -197,10 +196,10 @@ def step(
     """Makes a step into a class for `Dataset.map_batches`, with batches of pyarrow.
 
     `fields` are the step's fields, as in a recipe's file. Without fields, `verb` names a stage of `recipe`,
-    such as rerank or generate:web. A step that searches needs `recipe` and `store`: it reads the recipe's
+    such as rerank or generate:web. A step that searches needs `recipe` and `store`, and reads the recipe's
     tables at their present versions. Models run in the process of the step, with the settings of the
-    session's cluster file. Results are not cached: only an eval uses the memo. Raises ConfError and
-    ModelMissing. Raises StoreError if a searched table is missing.
+    session's cluster file. Results are not cached: only an eval uses the memo. Raises ConfError,
+    ModelMissing, and StoreError if a searched table is missing.
     """
     session = (session or Session()).over(store)
     found = None if recipe is None else session.recipe(recipe)
@@ -276,10 +275,8 @@ def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
     columns.setdefault("kind", pa.array(["page"] * count, pa.string()))
     columns.setdefault("fault", arrow.fault_column([None] * count))
     if "content" in columns:  # pages may have been read as bytes
-        content = [
-            c.decode("utf-8", "replace") if isinstance(c, bytes) else c
-            for c in columns["content"].to_pylist()
-        ]
+        read = columns["content"].to_pylist()
+        content = [c.decode("utf-8", "replace") if isinstance(c, bytes) else c for c in read]
         columns["content"] = pa.array(content, pa.large_string())
         named = zip(columns["kind"].to_pylist(), content, strict=True)
         columns.setdefault("source", arrow.id_column(source_id(k, c or "") for k, c in named))

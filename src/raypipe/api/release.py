@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypipe.api.compare import scored_at
 from raypipe.api.paths import several
@@ -17,13 +17,13 @@ from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.compare import RunComparison, compare, open_text
 from raypipe.evaluation.forgotten import adapters_of, in_folders, trained_on
-from raypipe.evaluation.scored_run import stored_run
+from raypipe.evaluation.scored_run import ScoredRun, stored_run
 from raypipe.metrics.paired_tests import not_worse
 from raypipe.runs import forget as forgetting
 from raypipe.runs import prune as pruning
 from raypipe.runs import release
 from raypipe.runs.forget import Forgetting, Target, find_target, named_versions
-from raypipe.runs.gates import MIN_SCORED, NAMED, GateFailed, gate, relative_gate
+from raypipe.runs.gates import MIN_SCORED, NAMED, GateFailed, RelativeGate, gate, relative_gate
 from raypipe.runs.pipeline.ingest_log import outdate, reads_with
 from raypipe.runs.pipeline.ingest_staging import write_tombstone
 from raypipe.runs.prune import Removal
@@ -37,10 +37,6 @@ from raypipe.store.segments import read_record, write_record
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO
 from raypipe.store.text_places import FoundText, Gone, in_small_files, in_tables
-
-if TYPE_CHECKING:
-    from raypipe.evaluation.scored_run import ScoredRun
-    from raypipe.runs.gates import RelativeGate
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,22 +80,18 @@ def promote(
 ) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
-    `run` is the folder of an eval. A gate is a bound on a number of the run: `score>=0.1`. A bound on a
-    measure or share also requires that at least `min_scored` of the questions (0..1; None: 0.95) are scored.
-    `store` holds the run's tables; None: the store that the run used.
-
-    The gates `better`, `not-worse` and `not-worse:M` compare the run with the run in the folder `against`
-    (None: the live release's run), over the questions that both runs answered. Raises GateFailed if a gate
-    fails; the live release then remains live.
+    A gate is a bound on a number of the run: `score>=0.1`. A bound on a measure or share also requires that
+    at least `min_scored` of the questions (0..1; None: 0.95) are scored. The gates `better`, `not-worse` and
+    `not-worse:M` compare the run with the run in the folder `against` (None: the live release's run), over
+    the questions that both runs answered. `store` holds the run's tables; None: the store that the run used.
+    Raises GateFailed if a gate fails; the live release then remains live.
     """
     session = session or Session()
     record, opened = finished(run, store, session)
     held = [(text, relative_gate(text)) for text in ([gates] if isinstance(gates, str) else gates)]
     relative, bounds = [g for _, g in held if g], [gate(text) for text, g in held if g is None]
     if against is not None and not relative:
-        raise ConfError(
-            "--against: expected with gate better or not-worse, found neither. Add one, such as --gate better"
-        )
+        raise ConfError("--against: expected with a gate, such as --gate better or --gate not-worse")
     now = release.live(opened) if relative and against is None else None
     for g in relative:
         if against is not None:
@@ -109,10 +101,8 @@ def promote(
         elif (past := find(opened, now.run)) is not None:
             other = stored_run(opened, past)
         else:
-            raise ConfError(
-                f"gate {g.text}: {opened.uri} has no record of run {now.run}, which is live; name its folder "
-                "with --against DIR"
-            )
+            why = f"{opened.uri} has no record of run {now.run}, which is live"
+            raise ConfError(f"gate {g.text}: {why}; name its folder with --against DIR")
         check_gate(g, scored_at(session, run, record.rule), other)
     least = MIN_SCORED if min_scored is None else min_scored
     made = release.promote(opened, record, bounds, least, [g.text for g in relative], now)
@@ -195,8 +185,8 @@ def prune(
 ) -> PruneResult:
     """Deletes tables that nothing references, and files that killed commands left; `dry_run` only lists them.
 
-    `abandon` has names of unfinished work to give up, as a refused prune lists them. `replies` has names of
-    language models that are not used any more; their replies are deleted too.
+    `abandon` names unfinished work to give up, as a refused prune lists it. `replies` names language models
+    that are out of use; their replies are deleted too.
     """
     opened = (session or Session()).store(store)
     found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
@@ -232,21 +222,20 @@ def forget(
 
     Without `dry_run`, removes all of these and leaves tombstones, by which ingest refuses the same texts with
     `reason`. `names` are urls that questions cite, paths or ids of documents, or ids of sources or questions.
-    `runs` are folders of runs and of training labels, or folders that contain such folders. The runs under
-    $RAYPIPE_HOME are always searched. The same call finishes a forget that was killed, and may be repeated
-    after its end. Raises DataError for a name that the store does not have.
+    `runs` are further folders of runs and of training labels, or folders that contain such folders; the runs
+    under $RAYPIPE_HOME are always searched. The same call finishes a forget that was killed. Raises DataError
+    for a name that the store does not have.
     """
     session = session or Session()
     opened = session.store(store)
     given = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
     if not given or not all(name.strip() for name in given):
         raise ConfError("forget: expected a url, a path, or an id of a source or question, found none")
-    runs = several(runs)
-    for folder in map(Path, runs):
-        if not folder.is_dir():
-            raise ConfError(f"--runs {folder}: expected the folder of a run, or of several; found none")
-    places = [session.settings.home / "runs", *(Path(p).absolute() for p in runs)]
-    places = [*(p for p in places if p.is_dir()), *trained_on(opened)]
+    places = [Path(p).absolute() for p in several(runs)]
+    if wrong := next((p for p in places if not p.is_dir()), None):
+        raise ConfError(f"--runs {wrong}: expected the folder of a run, or of several; found none")
+    home = session.settings.home / "runs"
+    places = [*([home] if home.is_dir() else []), *places, *trained_on(opened)]
     if dry_run:
         targets = tuple(find_target(opened, name) for name in given)
         found = tuple(_Removal(opened, targets, places).holdings(write=False))
@@ -267,20 +256,14 @@ def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path
     if begun is None:  # a forget of other names must not be unfinished either
         store.require_forgotten()
     if left := unfinished(store):
-        raise StoreError(
-            f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may "
-            "hold text to forget. Run the same command again to its end, or `raypipe prune --abandon NAME`"
-        )
+        why = f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])})"
+        raise StoreError(f"{why}. Run the same command again to its end, or `raypipe prune --abandon NAME`")
     with store.lease("release", "forget"):
         if begun is None and not reason.strip():
-            raise ConfError(
-                "forget: expected a reason, found none. The tombstone shows it when the text is ingested "
-                "again: --reason 'licence ended'"
-            )
+            raise ConfError("forget: expected a reason for the tombstone, such as --reason 'licence ended'")
         merge_memo(store)
-        doing = begun or Forgetting(
-            given, reason, tuple(find_target(store, name) for name in given), tuple(map(str, places))
-        )
+        targets = () if begun else tuple(find_target(store, name) for name in given)
+        doing = begun or Forgetting(given, reason, targets, tuple(map(str, places)))
         removal = _Removal(store, doing.targets, list(map(Path, doing.places)))
         place = f"{FORGETTING}/{doing.targets[0].tombstone}.json"
         if begun is None:

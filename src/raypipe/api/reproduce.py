@@ -115,12 +115,10 @@ class ReproduceResult(Result, rows="numbers"):
         """Raises NotReproduced if a number differs by more than it may."""
         if bad := [n for n in self.numbers if n.verdict == "FAIL"]:
             first = bad[0]
-            by = f" by {first.by}" if first.by else ""
-            raise NotReproduced(
-                f"{self.name}: {len(bad)} of {len(self.numbers)} numbers differ by more than they may, first "
-                f"{first.measure}{by}: expected {first.expected:g}, found "
-                f"{'none' if first.found is None else f'{first.found:g}'}"
-            )
+            found = "none" if first.found is None else f"{first.found:g}"
+            number = f"{first.measure}{f' by {first.by}' if first.by else ''}"
+            many = f"{self.name}: {len(bad)} of {len(self.numbers)} numbers differ by more than they may"
+            raise NotReproduced(f"{many}, first {number}: expected {first.expected:g}, found {found}")
 
 
 def reproductions(session: Session | None = None, name: str | None = None) -> Reproductions:
@@ -140,9 +138,9 @@ def reproduce(
 ) -> ReproduceResult:
     """Runs an entry of conf/reproduce.yaml over `data`, and compares its numbers: OK, OKish or FAIL.
 
-    `name` names the entry. `store` receives the results of an eval; None: the default store of evals. A
-    ranking uses a store that is named by a digest of its files. With `check`, raises NotReproduced for a
-    FAIL. Raises ConfError for an unknown name, DataError for missing data, and the errors of the run.
+    `store` receives the results of an eval; None: the default store of evals. A ranking uses a store that is
+    named by a digest of its files. With `check`, raises NotReproduced for a FAIL. Raises ConfError for an
+    unknown name, DataError for missing data, and the errors of the run.
     """
     session = session or Session()
     run, folder = reproductions(session, name).runs[name], Path(data)

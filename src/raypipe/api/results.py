@@ -1,8 +1,5 @@
-"""Results of API functions: a record that --json prints, and rows as an Arrow table or a pandas frame.
-
-Arrow is imported only to build a table, since every API function returns a result. pandas is imported only by
-`to_pandas`.
-"""
+"""Results of API functions: a record that --json prints, and rows as an Arrow table or a pandas frame. Arrow
+and pandas are imported only to build these."""
 
 from __future__ import annotations
 
@@ -86,9 +83,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Returns the line of `repr` and the table for notebooks; without pandas, only the line."""
-        if importlib.util.find_spec("pandas") is None:
-            return f"<p>{escape(repr(self))}</p>"
-        return f"<p>{escape(repr(self))}</p>{self.to_pandas()._repr_html_()}"
+        shown = importlib.util.find_spec("pandas") is not None
+        return f"<p>{escape(repr(self))}</p>{self.to_pandas()._repr_html_() if shown else ''}"
 
 
 def _cells(value: Any, kind: pa.DataType | None) -> Any:

@@ -1,7 +1,7 @@
 """Runs: update the tables of a recipe, score the answers, and report what changed.
 
-Copies of the last records are stored under $RAYPIPE_HOME, so that the first plan of a new store has rates.
-Only records of this machine are used.
+Copies of this machine's last records are stored under $RAYPIPE_HOME, so that the first plan of a new store
+has rates.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from raypipe.api.captured import open_data
+from raypipe.api.captured_data import open_data
 from raypipe.api.data import docs_store
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.served import judge_model, open_judge, read_judge
+from raypipe.api.served_models import judge_model, open_judge, read_judge
 from raypipe.api.session import Named, Place, Session, Settings
 from raypipe.core.environment import commit, installed, processor, value_in
 from raypipe.core.errors import DataError, RaypipeError
@@ -95,8 +95,7 @@ class EvalResult(Result):
         return f"run {self.run.run[:8]} of {self.run.title}: {headline(self.run)}; {self.folder}"
 
     def check_faults(self) -> None:
-        """Raises FaultBudgetExceeded if more rows failed, or lack a step's reply, than the cluster file
-        allows."""
+        """Raises FaultBudgetExceeded if more rows failed, or lack a reply, than the cluster file allows."""
         fault_budget.check(self.budget, self.evaluation.faults)
 
 
@@ -108,8 +107,8 @@ def check_names(
     session: Session | None = None,
     kind: str | None = None,
 ) -> Recipe:
-    """Resolves all names given to an eval: recipe, cluster file, judge, rule and kind. Returns the recipe.
-    Reads no data and starts nothing. Raises ConfError or ModelMissing."""
+    """Resolves all names given to an eval, and returns the recipe. Reads no data and starts nothing. Raises
+    ConfError or ModelMissing."""
     session = session or Session()
     found = session.recipe(recipe, data)
     session.cluster_file()
@@ -153,8 +152,8 @@ def say_estimate(pipeline: Pipeline, session: Session) -> None:
     if session.progress:
         fast = measured(session.settings, session.cluster_file())
         passages, seconds = planner.plan_embedding(pipeline, fast)
-        took = f", about {clock(seconds)}" if seconds else ""
         if passages:
+            took = f", about {clock(seconds)}" if seconds else ""
             pipeline.progress.say(f"about {passages:,} passages to embed{took}; later only what changed")
 
 
@@ -200,11 +199,9 @@ def evaluate(
     `data` is ingested first, and its questions are evaluated; (): all stored questions are. `out` is the
     folder of the report; None: a new folder under $RAYPIPE_HOME/runs. `docs` is a folder of documents, whose
     changed files are read first, into its own store unless `store` names one. `options` are fields of
-    `EvalOptions`.
-
-    Raises ConfError, DataError, ModelMissing and ClusterTooSmall before anything runs. An unknown name is
-    refused before any file is fetched or created. Raises CapReached at a cap on calls, money or hours; the
-    same call continues the work. Raises FaultBudgetExceeded after the report, if too many rows failed.
+    `EvalOptions`. Raises ConfError, DataError, ModelMissing and ClusterTooSmall before anything runs, for an
+    unknown name before any file is fetched or created. Raises CapReached at a cap on calls, money or hours;
+    the same call continues the work. Raises FaultBudgetExceeded after the report, if too many rows failed.
     """
     how = EvalOptions.of(**{"began": time.perf_counter(), **options})
     rule, given, session = how.rule or DEFAULT_RULE, several(data), session or Session()
@@ -217,6 +214,7 @@ def evaluate(
     filled, files, format = open_data(resolved, given, store, session, how.format, how.fields)
     folder = run_folder(out, session.settings, filled.uri, resolved.name)
     require_writable(folder, "--out")
+    fast = measured(session.settings, session.cluster_file())
     with (
         open_judge(session, how.judge, rule) as (judge, kit),
         open_pipeline(session, filled, resolved, judge=kit) as pipeline,
@@ -224,30 +222,22 @@ def evaluate(
         if caps.calls is not None:  # a batch API gets one file of chats per task
             most = min(pipeline.sizes.questions, caps.calls)
             pipeline = replace(pipeline, sizes=replace(pipeline.sizes, questions=most))
-        evaluation = evaluating.evaluate(
-            replace(pipeline, caps=caps),
-            files,
-            folder,
-            replace(how, format=format),
-            judge,
-            labels,
-            origin(session.settings),
-            measured(session.settings, session.cluster_file()),
-        )
+        pipeline, how = replace(pipeline, caps=caps), replace(how, format=format)
+        here = origin(session.settings)
+        evaluation = evaluating.evaluate(pipeline, files, folder, how, judge, labels, here, fast)
     if "ray" in sys.modules:  # else nothing ran there
         from raypipe.runs.cluster.connection import write_timeline  # imports Ray
 
         write_timeline(evaluation.folder.timeline)
-    for model in evaluation.record.models:
-        if model.unsent:
-            instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""
-            refused = f"its server refuses {', '.join(model.unsent)}: chats are sent without them{instead}"
-            session.shown().say(f"{model.name}: {refused}")
-    keep(session.settings, evaluation.folder, evaluation.record.finished)
-    found_changes = None
+    record, found_changes = evaluation.record, None
+    for model in (m for m in record.models if m.unsent):
+        instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""
+        refused = f"its server refuses {', '.join(model.unsent)}: chats are sent without them{instead}"
+        session.shown().say(f"{model.name}: {refused}")
+    keep(session.settings, evaluation.folder, record.finished)
     if how.changes:
-        if before := compared_with(filled, evaluation.record):
-            found_changes = changes(filled, before, evaluation.record)
+        if before := compared_with(filled, record):
+            found_changes = changes(filled, before, record)
         write_json(evaluation.folder.changes, to_jsonable_python(found_changes))
     result = EvalResult(evaluation, session.cluster_file().faults, found_changes, how.changes)
     deliver(out, folder)
@@ -275,11 +265,11 @@ def measured(settings: Settings, cluster: Cluster | None = None) -> list[Run]:
     cluster file of other machines. Unreadable records (half written, or of another format) are skipped."""
     if cluster is not None and not is_here(cluster):
         return []
-    found = []
+    found, here = [], (platform.node(), chip())
     for folder in _folders(settings):
         with suppress(RaypipeError):
             found.append(read(folder))
-    return [m for m in found if m.origin.host == platform.node() and m.origin.chip == chip()]
+    return [m for m in found if (m.origin.host, m.origin.chip) == here]
 
 
 def _folders(settings: Settings) -> list[Path]:

@@ -1,8 +1,7 @@
 """JSON Schemas of the configuration files, made from the dataclasses that `core.config.build` reads.
 
-Editors use the schemas, and check a file with them before raypipe reads it. A schema holds the fields and
-their types. Other rules of a dataclass (combinations of fields, names that must exist) are checked only on
-reading.
+Editors check a file with them before raypipe reads it. A schema holds the fields and their types. Other rules
+(combinations of fields, names that must exist) are checked only on reading.
 """
 
 from __future__ import annotations
@@ -27,26 +26,19 @@ from raypipe.text.template import ByLabel, Prompt
 
 Tree = dict[str, Any]
 NAMES = ("cluster", "graphs", "models", "recipe")
-"""Kinds of configuration files of the core. Plugins add folders of files."""
 
 TEXT: Tree = {"type": "string"}
 FOREIGN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """Pattern of the verb of a step from outside: MODULE:CLASS."""
-NAMED = {
-    Model: "a model",
-    Grammar: "a file under grammar/",
-}
+NAMED = {Model: "a model", Grammar: "a file under grammar/"}
 """Type that a file gives only by name -> the kind of thing named."""
-NAMED_OR_WRITTEN: Mapping[Any, str] = {
-    Prompt: "prompts",
-    **dict.fromkeys(FITTED, "fitted"),
-}
+NAMED_OR_WRITTEN: Mapping[Any, str] = {Prompt: "prompts", **dict.fromkeys(FITTED, "fitted")}
 """Type that a file gives by name, or in full -> the folder of its files."""
 SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def schema_names() -> list[str]:
-    """Lists the kinds of configuration files that have a schema."""
+    """Lists the kinds of configuration files that have a schema: the core's, and folders that plugins add."""
     return sorted([*NAMES, *FILES])
 
 
@@ -55,21 +47,19 @@ def schema(name: str) -> Tree:
     folder of files that a plugin adds, such as finetune. Raises ConfError for another name."""
     if name not in (known := schema_names()):
         raise ConfError(f"schema {name!r}: expected one of {', '.join(known)}")
+    made: Tree
     if name == "recipe":  # a whole recipe, or a variant of another
         halves = {"corpus": _stages(CORPUS_STEPS), "question": _stages(QUESTION_STEPS)}
-        whole = {"type": "object", "properties": {"about": TEXT, **halves}, "required": ["question"]}
-        fields = {"about": TEXT, "like": TEXT, "set": {"type": "object"}}
-        variant = {"type": "object", "properties": fields, "required": ["like", "set"]}
-        closed = {"additionalProperties": False}
-        made = {"if": {"required": ["like"]}, "then": {**variant, **closed}, "else": {**whole, **closed}}
+        whole = _object({"about": TEXT, **halves}, ["question"])
+        variant = _object({"about": TEXT, "like": TEXT, "set": {"type": "object"}}, ["like", "set"])
+        made = {"if": {"required": ["like"]}, "then": variant, "else": whole}
     elif name == "models":
         made = {"type": "object", "additionalProperties": _record(ModelEntry)}
     elif name == "graphs":  # entries may be of several kinds
         of_kind = []
         for ref in dict.fromkeys(ENTRIES.values()):
-            entry = _record(ref.entry)
+            of_kind.append(entry := _record(ref.entry))
             entry["properties"]["kind"] = {"enum": list(ref.kinds)}
-            of_kind.append(entry)
         made = {"type": "object", "additionalProperties": {"anyOf": of_kind}}
     else:
         made = _record(Cluster if name == "cluster" else FILES[name])
@@ -96,15 +86,16 @@ def _record(cls: type[Any]) -> Tree:
     """Builds the schema of a dataclass as an object. Each field's comment is its description."""
     hints = typing.get_type_hints(cls)
     lines = re.findall(r"^    (\w+): (.*)$", inspect.getsource(cls), re.MULTILINE)
-    comments = {name: said for name, rest in lines if (said := rest.partition("  # ")[2])}
+    about = {name: {"description": said} for name, rest in lines if (said := rest.partition("  # ")[2])}
     fields = [f for f in dataclasses.fields(cls) if f.init]
-    properties = {}
-    for f in fields:
-        properties[f.name] = _value(hints[f.name])
-        if f.name in comments:
-            properties[f.name]["description"] = comments[f.name]
+    properties = {f.name: {**_value(hints[f.name]), **about.get(f.name, {})} for f in fields}
     missing = dataclasses.MISSING
     required = [f.name for f in fields if f.default is missing and f.default_factory is missing]
+    return _object(properties, required)
+
+
+def _object(properties: Tree, required: list[str]) -> Tree:
+    """Builds the schema of an object without other properties."""
     made: Tree = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**made, "required": required} if required else made
 

@@ -75,32 +75,29 @@ def score_crag(
 ) -> CragScoreResult:
     """Scores CRAG predictions in the folder of an eval, or in a file of any system.
 
-    Each line of a `.jsonl[.gz]` file holds `query, answer, alternatives?, prediction, judge_response?`; so
-    does each line of a run's predictions.jsonl. `rule` is official (the published evaluator's intent) or
-    accuracy (the earlier contest rule); None: a folder's own rule, `official` for a file. `judge` names a
-    judge for the answers that the rule does not decide; None: stored replies of a judge are used. `trim`
-    names the tokenizer that cuts answers to 75 tokens first. `labels` is a file of people's verdicts, which
-    outrank the judge. `out` is a file for the scored predictions. Raises ConfError, DataError and
-    ModelMissing.
+    Each line of a `.jsonl[.gz]` file holds `query, answer, alternatives?, prediction, judge_response?`.
+    `rule` is official (the published evaluator's intent) or accuracy (the earlier contest rule); None: a
+    folder's own rule, `official` for a file. `judge` names a judge for the answers that the rule does not
+    decide; None: stored replies of a judge are used. `trim` names the tokenizer that cuts answers to 75
+    tokens first. `labels` is a file of people's verdicts, which outrank the judge. `out` is a file for the
+    scored predictions. Raises ConfError, DataError and ModelMissing.
     """
-    from raypipe.evaluation.judged_run import prediction_lines, read_labels
-
     if out is not None:
         require_file(out, "--out")
-    said = None if labels is None else read_labels(Path(labels))
+    said = None if labels is None else runs.read_labels(Path(labels))
     run = opened(session or Session(), predictions, rule, judge, trim)
     marks = run.labelled(said).marks()
     if out is not None:
-        write_json_lines(Path(out), prediction_lines(run, marks))
+        write_json_lines(Path(out), runs.prediction_lines(run, marks))
     return CragScoreResult(marks.total(), run.called, run.trim, marks.people, run.normalized)
 
 
 def score_qa(predictions: str | Path) -> QaScoreResult:
     """Scores answers of any system by exact match, token F1 and containment.
 
-    Texts are normalized as in SQuAD. If there are several true answers, the best match counts. `predictions`
-    is a file, or the folder of an eval. Each line of a `.jsonl[.gz]` file holds `query, answer,
-    alternatives?, prediction, labels?`. Raises DataError for unreadable lines, and for an unfinished eval.
+    Texts are normalized as in SQuAD; the best match of several true answers counts. `predictions` is the
+    folder of an eval, or a `.jsonl[.gz]` file with lines of `query, answer, alternatives?, prediction,
+    labels?`. Raises DataError for unreadable lines, and for an unfinished eval.
     """
     from raypipe.metrics.files import score_qa_file
 
@@ -142,8 +139,8 @@ def opened(
     session: Session, run: str | Path, rule: Rule | None, judge_name: str | None, trim: str | None
 ) -> runs.JudgedRun:
     """Opens a run's folder or a file of predictions for scoring. `trim` names the tokenizer that cuts answers
-    to TRIM_TOKENS tokens; None: no cut. `judge_name` names a judge that judges every answer again; None:
-    stored replies are used. Raises ConfError, DataError and ModelMissing."""
+    to TRIM_TOKENS tokens; None: no cut. `judge_name` names a judge of every answer; None: stored replies are
+    used. Raises ConfError, DataError and ModelMissing."""
     found = replace(runs.judged_run(session.local_run(run), rule), name=str(run))
     if trim is not None:
         shorten, name = trimmer(session, trim)
@@ -157,7 +154,7 @@ def opened(
     if judge_name is None:
         return found
 
-    from raypipe.api.served import open_judge
+    from raypipe.api.served_models import open_judge
     from raypipe.runs.pipeline.ingest_log import driving
     from raypipe.store import Store
 
@@ -176,19 +173,15 @@ def opened(
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:
     """Returns a function that cuts a text as CRAG's evaluator does, and the cut's name with the tokenizer.
-
-    `tokenizer` is an entry of the models file. Raises ConfError for an unknown entry, and ModelMissing if its
-    files are missing: the entry's fallback is not used.
-    """
+    Raises ConfError for an unknown entry of the models file, and ModelMissing if the entry's own files, not
+    those of its fallback, are missing."""
     from raypipe.models import load
     from raypipe.text.context import cut
 
     catalog = session.catalog()
     if (entry := catalog.entries.get(tokenizer)) is None:
-        raise ConfError(
-            f"--trim {tokenizer}: {catalog.file} has no such model; "
-            f"{did_you_mean(tokenizer, catalog.of_kind('tokenizer'))}"
-        )
+        hint = did_you_mean(tokenizer, catalog.of_kind("tokenizer"))
+        raise ConfError(f"--trim {tokenizer}: {catalog.file} has no such model; {hint}")
     if entry.kind != "tokenizer":
         raise ConfError(f"--trim {tokenizer}: expected a tokenizer, found a model of kind {entry.kind}")
     exact = replace(catalog, entries={**catalog.entries, tokenizer: replace(entry, fallback="")})
@@ -223,19 +216,25 @@ class PickResult(Result, rows="lines"):
 def check_judge(
     labels: str | Path, run: str | Path | None = None, rule: Rule | None = None
 ) -> JudgeCheckResult:
-    """Measures a run's judge by people's labels.
+    """Measures a run's judge by people's labels: agreement and Cohen's kappa, also by slice, and the score
+    without the judge's errors.
 
-    The result has agreement and Cohen's kappa, also by slice, and the score without the judge's errors.
-    `labels` is a file of labels. `run` is the folder of an eval, or a file of predictions with the judge's
-    replies; None: the folder that holds the file `labels`. `rule` is the rule that scores a file; a folder
-    has its own. Raises ConfError if there is no run, and DataError for unreadable files.
+    `run` is the folder of an eval, or a file of predictions with the judge's replies; None: the folder that
+    holds the file `labels`. `rule` is the rule that scores a file; a folder has its own. Raises ConfError if
+    there is no run, and DataError for unreadable files.
     """
     place = Path(labels).absolute().parent if run is None else Session().local_run(run)
     if run is None and not RunFolder(place).results.exists():
         raise ConfError(f"judge check: {place} is no run's folder; name the run of these labels with --run")
-    found = runs.judged_run(place, rule)
-    runs.require_distinct(found)
+    found = _with_replies(place, rule)
     return JudgeCheckResult(checking.check(found, runs.read_labels(Path(labels))))
+
+
+def _with_replies(run: Path, rule: Rule | None) -> runs.JudgedRun:
+    """Reads a run with a judge's replies. Raises DataError if a question occurs twice."""
+    found = runs.judged_run(run, rule)
+    runs.require_distinct(found)
+    return found
 
 
 def pick_to_label(
@@ -247,16 +246,15 @@ def pick_to_label(
     labels: str | Path | None = None,
     rule: Rule | None = None,
 ) -> PickResult:
-    """Writes answers for people to label.
+    """Writes answers for people to label: `at_random` answers drawn at random, and `disagreements` answers on
+    which the judge contradicts the words of the true answer.
 
-    It draws `at_random` answers at random, and adds `disagreements` answers on which the judge contradicts
-    the words of the true answer. Answers with a label in the file `labels` are skipped. Raises DataError if
-    the file `out` exists or `run` cannot be read, and ConfError."""
+    Answers with a label in the file `labels` are skipped. Raises DataError if the file `out` exists or `run`
+    cannot be read, and ConfError."""
     require_file(out, "--out")
     if Path(out).exists():
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")
-    found = runs.judged_run(Session().local_run(run), rule)
-    runs.require_distinct(found)
+    found = _with_replies(Session().local_run(run), rule)
     known = None if labels is None else runs.read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, known)
     write_json_lines(Path(out), lines)

@@ -1,8 +1,8 @@
 """Session: the settings, models file, graphs and cluster file that calls share.
 
-It turns names into recipes, catalogs, clusters and stores. It starts nothing. Settings come from environment
-variables and the working directory; no other module in src reads these. A module is imported only by the
-method that needs it, since every command has a session, even for its help.
+It turns names into recipes, catalogs, clusters and stores, and starts nothing. No other module in src reads
+environment variables or the working directory. Modules are imported by the method that needs them, since
+every command has a session, even for its help.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,7 +27,6 @@ from raypipe.core.references import Reference
 from raypipe.core.textfile import write_json
 
 if TYPE_CHECKING:
-    from raypipe.core.progress import Progress
     from raypipe.core.protocols import Adoption, Model
     from raypipe.models.catalog import Catalog
     from raypipe.models.hosts import EndpointAddress
@@ -43,9 +42,8 @@ Named: TypeAlias = "Recipe | str | Path"
 UNSENT, TAKEN = "unsent_fields.json", "taken_chats.json"
 """Files under the home: fields of chats that servers refused, and chats that servers accepted."""
 TAKEN_S = 24 * 3600.0
-"""Seconds, a day, for which `ask` relies on a server that accepted a chat. After a day it sends a test chat
-again. Keys, models and gateways change between two days of work. A change within a day costs one refused
-chat; then a test chat is sent."""
+"""Seconds, a day, for which `ask` relies on a server that accepted a chat; then it sends a test chat again.
+Keys, models and gateways change between two days of work. A change within a day costs one refused chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,7 @@ class Settings:
         return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
 
     def unsent(self) -> dict[str, list[str]]:
-        """Maps each served model to the chat fields that its server refuses. Earlier runs under this home
-        recorded them."""
+        """Maps each served model to the chat fields that its server refused in runs under this home."""
         return _learned(self.home / UNSENT)
 
     def keep_unsent(self, name: str, fields: Sequence[str]) -> None:
@@ -98,14 +95,13 @@ class Settings:
     def place(self, path: str, what: str) -> str:
         """Makes a path absolute, for workers in other directories; returns a URI unchanged. Raises ConfError,
         naming `what`, for a relative path in a submitted job, whose working directory is temporary."""
-        if self.submitted and "://" not in path and not Path(path).is_absolute():
-            raise ConfError(
-                f"{what} {path!r} is relative, but a submitted job runs in a temporary copy of the working "
-                "directory. Give an absolute path or a URI that every node can read"
-            )
         if "://" in path:
             return path
-        here = Path(path)  # with `..` a folder would have two names and count as two
+        here = Path(path)
+        if self.submitted and not here.is_absolute():
+            why = "is relative, but a submitted job runs in a temporary copy of the working directory"
+            raise ConfError(f"{what} {path!r} {why}. Give an absolute path or a URI for every node")
+        # With `..` a folder would have two names and count as two.
         return str(here.resolve() if ".." in here.parts else here.absolute())
 
 
@@ -127,20 +123,20 @@ def _keep(file: Path, tree: Mapping[str, Any]) -> None:
 def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Reads the settings from environment variables and a working directory; None: those of the process."""
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
-    home = Path(environ.get("RAYPIPE_HOME") or Path.home() / ".cache" / "raypipe")
     package = Path(__file__).parents[1]
     folders = [Path(environ["RAYPIPE_CONF"])] if environ.get("RAYPIPE_CONF") else []
     folders += [cwd / "conf", package / "conf", package.parents[1] / "conf"]
     job = environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
+    metadata = (json.loads(job).get("metadata") or {}) if job else {}
     return Settings(
-        home=home,
+        home=Path(environ.get("RAYPIPE_HOME") or Path.home() / ".cache" / "raypipe"),
         store=environ.get("RAYPIPE_STORE") or None,
         conf=Conf(tuple(f for f in folders if f.is_dir())),
         ray=environ.get("RAY_ADDRESS") or "local",
         auth=environ.get("RAY_AUTH_MODE") or None,
         submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
         keys=environ,
-        metadata={str(k): str(v) for k, v in (json.loads(job).get("metadata") or {}).items()} if job else {},
+        metadata={str(k): str(v) for k, v in metadata.items()},
     )
 
 
@@ -177,8 +173,9 @@ class Session:
         tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
         # A recipe's file must have the same name in each run: its path. A submitted job works in a copy, at
         # another place each time, so there it is the path relative to the working directory.
-        inside = self.settings.submitted is not None and path.resolve().is_relative_to(here)
-        file = str(path.resolve().relative_to(here) if inside else path.resolve())
+        file = path.resolve()
+        if self.settings.submitted is not None and file.is_relative_to(here):
+            file = file.relative_to(here)
         changed = with_fields(tree, self.sets, where) if self.sets else tree
         try:
             made = from_tree(path.stem, changed, where, resolve)
@@ -186,12 +183,11 @@ class Session:
             if not self.sets:
                 raise
             raise ConfError(f"with {' '.join(f'--set {one}' for one in self.sets)}: {e}") from e
-        return replace(made, file=file, sets=self.sets)
+        return replace(made, file=str(file), sets=self.sets)
 
     def catalog(self) -> Catalog:
-        """Reads the catalog of models. The entries come from the shipped conf/models.yaml, then from your own
-        conf/models.yaml, then from the file `models`. A later entry replaces an earlier one of the same name
-        completely. `llm` replaces every generator."""
+        """Reads the catalog of models: the shipped conf/models.yaml, then your own conf/models.yaml, then the
+        file `models`. A later entry replaces an earlier one of the same name completely."""
         from raypipe.models import catalog
 
         files = [*self.settings.conf.layers("models.yaml"), *([Path(self.models)] if self.models else [])]
@@ -199,9 +195,7 @@ class Session:
         read = [catalog.read(config.read_yaml(file), file, fetched=fetched) for file in files]
         whole = functools.reduce(catalog.Catalog.overlaid, read)
         whole = replace(whole, unsent=self.settings.unsent(), adopted=self._adopted())
-        if self.llm is None:
-            return whole
-        return replace(whole, llm=whole.stand_in("--llm", self.llm))
+        return whole if self.llm is None else replace(whole, llm=whole.stand_in("--llm", self.llm))
 
     def _adopted(self) -> Mapping[str, Adoption]:
         """Maps the own identity of each adopted model of the store to its adoption."""
@@ -284,10 +278,8 @@ def load_recipe(
     """Loads a recipe by name or path, with the prompts, models and graphs that it names.
 
     `models` is a models file; its entries replace those of conf/models.yaml. `conf` has the folders where
-    names are looked up; None: $RAYPIPE_CONF, ./conf, then the installed copy. `graphs` maps a graph to a
-    folder, file or address; the name "" means all others. `llm` (an entry, a folder or URL#MODEL) replaces
-    every generator. `sets` replace fields of steps, each as `STEP[:INTO].FIELD=VALUE`. Raises ConfError with
-    file, field, expected and found value. Raises ModelMissing.
+    names are looked up; None: $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`, `llm` and `sets` are
+    as in `Session`. Raises ConfError with file, field, expected and found value. Raises ModelMissing.
     """
     settings = from_environment()
     used = settings if conf is None else replace(settings, conf=conf)
@@ -296,8 +288,7 @@ def load_recipe(
 
 def require_graphs(recipe: Recipe) -> Recipe:
     """Checks the graphs, public data and examples of a recipe, and returns it. Raises ConfError for an
-    unknown place and for content that has changed since the recipe was resolved, and DataError for invalid
-    files."""
+    unknown place and for content that changed since the recipe was resolved, and DataError for bad files."""
     for ref in recipe.named(Reference):
         ref.require()
     return recipe
@@ -311,26 +302,14 @@ def endpoint_addresses(
     from raypipe.models.entry import REMOTE
     from raypipe.models.hosts import EndpointAddress
 
-    wanted = {m.path for m in models if m.loader in REMOTE}
-    found = {}
-    for name, at in file.endpoints.items():
-        if name not in wanted:
-            continue
+    found, wanted = {}, {m.path for m in models if m.loader in REMOTE}
+    for name, at in ((n, e) for n, e in file.endpoints.items() if n in wanted):
         if at.key_env and not keys.get(at.key_env):
-            raise ConfError(
-                f"endpoint {name!r}: expected its key in the environment variable {at.key_env}, found none. "
-                f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
-            )
-        found[name] = EndpointAddress(
-            at.url,
-            keys[at.key_env] if at.key_env else "",
-            at.concurrency,
-            at.per_minute,
-            at.tokens_per_minute,
-            at.timeout_s,
-            at.tries,
-            at.batch if batch else "",
-        )
+            why = f"expected its key in the environment variable {at.key_env}, found none"
+            raise ConfError(f"endpoint {name!r}: {why}. Set it, or remove key_env from the cluster file")
+        values = {f.name: getattr(at, f.name) for f in fields(at) if f.name != "key_env"}
+        values |= {"key": keys[at.key_env] if at.key_env else "", "batch": at.batch if batch else ""}
+        found[name] = EndpointAddress(**values)
     return found
 
 
@@ -345,8 +324,7 @@ def swap_steps(
     from raypipe.recipes.read_recipe import swapped
 
     session = session or Session()
-    found = session.recipe(recipe, data)
-    theirs = replace(session, sets=())  # fields are set in the recipe itself, not in the other recipes
+    found, theirs = session.recipe(recipe, data), replace(session, sets=())  # not set in the other recipes
     for text in swaps:
         step, sign, other = text.partition("=")
         if not (step and sign and other):

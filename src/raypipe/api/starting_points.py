@@ -8,18 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Registry
-from raypipe.core.progress import Progress
+from raypipe.core.progress import Progress, ProgressTask
 from raypipe.core.textfile import require_writable
 from raypipe.readers.formats import marked
-
-if TYPE_CHECKING:
-    from raypipe.core.progress import ProgressTask
 
 DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 
@@ -80,8 +77,7 @@ def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
     return show
 
 
-RECIPE = "mine"
-"""Name of a new project's recipe, cluster file and folder of prompts."""
+RECIPE = "mine"  # name of a new project's recipe, cluster file and folder of prompts
 
 FILES: Mapping[str, str] = MappingProxyType(
     {
@@ -116,11 +112,8 @@ class ProjectResult(Result):
 
 
 def start_project(folder: str | Path, session: Session | None = None) -> ProjectResult:
-    """Writes a recipe, its prompt, a models file, a cluster file, a step and its test into a folder.
-
-    Raises ConfError, and writes nothing, if one of the files exists already or if the folder cannot be
-    written.
-    """
+    """Writes a recipe, its prompt, a models file, a cluster file, a step and its test into a folder. Raises
+    ConfError, and writes nothing, if one of the files exists or if the folder cannot be written."""
     session = session or Session()
     root = Path(session.settings.place(str(folder), "DIR"))
     require_writable(root, "DIR")
@@ -130,10 +123,8 @@ def start_project(folder: str | Path, session: Session | None = None) -> Project
         texts[name] = "".join(line for line in lines if not line.startswith(SCHEMA_LINE))
     texts[f"conf/clusters/{RECIPE}.yaml"] += SERVER
     if there := [name for name in FILES if os.path.lexists(root / name)]:
-        raise ConfError(
-            f"DIR: {root} has {', '.join(there)} already. Nothing was written: files are never "
-            f"replaced. Name another folder, or move what is there"
-        )
+        has = f"{root} has {', '.join(there)} already. Nothing was written"
+        raise ConfError(f"DIR: {has}. Name another folder, or move what is there")
     for name, text in texts.items():
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)

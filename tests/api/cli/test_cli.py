@@ -580,7 +580,7 @@ def test_rank_writes_a_trec_run_whose_score_ranking_reads(capsys, local_ray, tmp
         "--by",
         "cosine",
     )
-    assert code == 2 and "gives such a score; known: bm25, dense, fuse, rerank, final" in err
+    assert code == 2 and "gives it; known: bm25, dense, fuse, rerank, final" in err
 
 
 def test_a_recipe_with_a_graph_is_indexed_and_ranks_without_one_and_asks_for_it_to_answer(

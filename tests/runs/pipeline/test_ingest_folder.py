@@ -22,8 +22,8 @@ from reruns import FAKES, Bench
 
 from raypipe.api.cli.main import main
 from raypipe.api.data import documents_store, ingest, ingest_documents
+from raypipe.api.finished_runs import faults
 from raypipe.api.indexes import require_documents_read
-from raypipe.api.look import faults
 from raypipe.api.questions import rank
 from raypipe.api.session import Session
 from raypipe.core import arrow

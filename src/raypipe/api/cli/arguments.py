@@ -64,8 +64,8 @@ def names(text: str) -> list[str]:
 
 
 def _graph(text: str) -> tuple[str, str]:
-    """Splits NAME=WHERE into a graph and its location; an argument type. Without NAME= the name is "", which
-    stands for all graphs that are not named."""
+    """Splits NAME=WHERE into a graph and its location; an argument type. Without NAME= the name is "": all
+    graphs that are not named."""
     name, sign, place = text.partition("=")
     return (name, place) if sign and "/" not in name else ("", text)
 
@@ -74,9 +74,7 @@ _RECIPE = "a name under conf/recipes, or a path"
 RECIPE: Any = arg(_RECIPE, "RECIPE", needed=True)
 LIVE = f"{_RECIPE}; live: the released one"
 RUN: Any = arg("the --out folder of a finished eval", "DIR", needed=True)
-MODELS: Any = arg(
-    "models file on top of conf/models.yaml: its entries replace those of the same name", "FILE"
-)
+MODELS: Any = arg("models file over conf/models.yaml: its entries replace those of the same name", "FILE")
 LLM: Any = arg(
     "use this in place of the recipe's language models: an entry of the models file, a folder, or "
     "URL#MODEL, such as http://127.0.0.1:8000/v1#MODEL with the key $RAYPIPE_LLM_KEY",
@@ -122,9 +120,7 @@ KIND: Any = arg(
 )
 read_rule = one_of("official", "accuracy", "words")
 FILE_RULE: Any = arg("rule by which a file was judged (official; for a run, its own)", "RULE", read_rule)
-TRIM: Any = arg(
-    "cut answers to 75 tokens, as CRAG does (tokens of llama-2)", "TOKENIZER", const="llama-2-tokens"
-)
+TRIM: Any = arg("cut answers to 75 tokens, as CRAG does (llama-2)", "TOKENIZER", const="llama-2-tokens")
 LABELS: Any = arg("people's verdicts (labels.jsonl), which outrank the judge's", "FILE")
 LIMIT: Any = arg("take only the first N questions", "N", whole(1))
 REFRESH: Any = arg("recompute answers that rest on expired replies of a knowledge graph (graphs.yaml)")
@@ -144,9 +140,8 @@ class RecipeFlags:
 
     def session(self, shell: Shell, sets: Sequence[str] = ()) -> Session:
         """Returns the session of these options."""
-        return shell.session(
-            self.models, self.cluster, graphs=dict(self.graphs), llm=self.llm, sets=tuple(sets)
-        )
+        more = {"graphs": dict(self.graphs), "llm": self.llm, "sets": tuple(sets)}
+        return shell.session(self.models, self.cluster, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +152,8 @@ class StoreFlags:
     docs: str | None = arg("search this folder instead of a store; its changed files are read first", "DIR")
 
     def uri(self, session: Session, read: bool = False, out: str | None = None) -> str | None:
-        """Returns the store's address; None: the environment names it. `read` True: reads changed files of
-        --docs first. Raises ConfError for an `out` inside --docs."""
+        """Returns the store's address; None: the environment names it. `read`: reads changed files of --docs
+        first. Raises ConfError for an `out` inside --docs."""
         if self.docs is None:
             return self.store
         from raypipe.api.data import docs_store  # .3 s, only for --docs
@@ -182,9 +177,7 @@ class ScoredFlags(Options):
     format: str | None = FORMAT
     fields: str | None = FIELDS
     kind: str | None = KIND
-    rule: str | None = arg(
-        "official, accuracy, words, or MODULE:NAME, of kind crag (official)", "RULE", read_rule
-    )
+    rule: str | None = arg("official, accuracy, words or MODULE:NAME; for crag (official)", "RULE", read_rule)
     judge: str | None = arg(
         "judge of answers that the rule leaves open: an entry of the models file, a folder, URL#MODEL with "
         "the key $RAYPIPE_JUDGE_KEY, or MODULE:NAME",

@@ -1,11 +1,9 @@
 """Declaration of commands. A command is a function with types; its signature declares the arguments for
-argparse. COMMANDS lists the commands' names, groups, help lines and modules; a module is imported when its
-command runs.
+argparse. COMMANDS lists names, groups, help lines and modules; a command's module is imported when it runs.
 
 Keyword-only parameters are options, all others are positional. Each has a type, and an `arg` as its default:
-`out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. A
-parameter of type Shell receives the parts of the process that a command may use; one of type Session receives
-the session.
+`out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. One
+of type Shell receives the parts of the process that a command may use, one of type Session the session.
 """
 
 from __future__ import annotations
@@ -20,18 +18,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    TextIO,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, Generic, Literal, TextIO, TypeVar, get_args, get_origin, get_type_hints
 
 from raypipe.api.session import Session, Settings
 from raypipe.core.plugins import Command, Registry
@@ -62,8 +49,7 @@ class Arg:
     each: bool = False  # True: an option of several values takes one at a time, and may be repeated
 
 
-arg: Callable[..., Any] = Arg
-"""Declaration of an argument, written as the default of its parameter."""
+arg: Callable[..., Any] = Arg  # written as the default of a parameter, so of any type
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,27 +135,25 @@ class Parameter:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Adds the argument to a parser."""
-        arg, kind = self.arg, next((k for k in get_args(self.hint) if k is not NoneType), str)
-        many = get_origin(self.hint) is Sequence
-        if not (many or NoneType in get_args(self.hint)):
-            kind = self.hint
+        arg, many = self.arg, get_origin(self.hint) is Sequence
+        inner = [k for k in get_args(self.hint) if k is not NoneType]
+        kind = inner[0] if many or NoneType in get_args(self.hint) else self.hint
         more: dict[str, Any] = {"help": arg.help, "default": argparse.SUPPRESS if many else self.default}
-        if kind is not bool:
-            more |= {"metavar": arg.value}
-            if get_origin(kind) is Literal:
-                more |= {"choices": get_args(kind)}
-            else:
-                more |= {"type": arg.read or (kind if kind in (int, float, Path) else None)}
+        if get_origin(kind) is Literal:
+            more |= {"metavar": arg.value, "choices": get_args(kind)}
+        elif kind is not bool:
+            typed = arg.read or (kind if kind in (int, float, Path) else None)
+            more |= {"metavar": arg.value, "type": typed}
         if not self.option:
             nargs = ("+" if arg.needed else "*") if many else None if arg.needed else "?"
             parser.add_argument(self.name, nargs=nargs, **more)
             return
         if kind is bool:
-            more |= {"action": "store_true"}
+            more["action"] = "store_true"
         elif many and not arg.each:
             more |= {"action": "extend", "nargs": "+"}
         else:
-            more |= {"action": "append" if many else Once}
+            more["action"] = "append" if many else Once
         if arg.const is not None:
             more |= {"nargs": "?", "const": arg.const}
         flag = arg.flag or f"--{self.name.replace('_', '-')}"
@@ -195,7 +179,8 @@ def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
             continue
         if is_dataclass(hints[name]):
             of = get_type_hints(hints[name])
-            found += [Parameter(f.name, of[f.name], cast(Arg, f.default), True) for f in fields(hints[name])]
+            defaults: dict[str, Any] = {f.name: f.default for f in fields(hints[name])}
+            found += [Parameter(option, of[option], default, True) for option, default in defaults.items()]
         else:
             found.append(Parameter(name, hints[name], p.default, p.kind is p.KEYWORD_ONLY))
     if any(get_origin(r) is Shown for r in (hints["return"], *get_args(hints["return"]))):
@@ -206,7 +191,7 @@ def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
 def run(declared: Declared, given: Mapping[str, Any], shell: Shell) -> int:
     """Calls a command with the given arguments, and prints its result. Returns the exit code."""
     values = {p.name: given.get(p.name, p.default) for p in parameters(declared.do)}
-    taken: dict[str, Any] = {}
+    taken = dict[str, Any]()
     for name, hint in get_type_hints(declared.do).items():
         if hint in (Shell, Session):
             taken[name] = shell if hint is Shell else shell.session()
@@ -244,22 +229,21 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def on_console(show: str, *of: Any, **more: Any) -> None:
-    """Calls a function of the package `report` with the console and the other arguments. `show` is
-    MODULE.FUNCTION; the module is imported now."""
+def on_console(show: str, *of: Any) -> None:
+    """Calls MODULE.FUNCTION of the package `report`, imported now, with the console and the arguments."""
     module, _, name = show.partition(".")
-    getattr(import_module(f"raypipe.evaluation.report.{module}"), name)(console(), *of, **more)
+    getattr(import_module(f"raypipe.evaluation.report.{module}"), name)(console(), *of)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     on_console("console.show", heads, rows)
 
 
-def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
+def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Prints a table whose cells are folded if the console is narrow."""
     from rich.table import Table  # for commands that print one
 
-    made = Table(box=None, pad_edge=False, title=title)
+    made = Table(box=None, pad_edge=False)
     for name in heads:
         made.add_column(name, overflow="fold", justify="right" if name == "size" else "left")
     for row in rows:
@@ -302,7 +286,7 @@ _OWN = {
         "sweep": "Evaluate recipes, or one at several values of its fields, and compare them in one table.",
         "fit": "Fit numbers of a recipe to one half of a run, and report on the other half.",
     },
-    ("look", "look"): {
+    ("look", "finished_runs"): {
         "inspect": "Show a finished eval, one of its rows, failed rows, or where wrong answers were lost.",
         "view": "Show runs in a browser: each question with its evidence; two runs side by side.",
         "export": "Write a run's results as predictions, a CRAG submission or a TREC run.",
@@ -313,7 +297,7 @@ _OWN = {
         "judge": "Measure a judge by people's labels, and pick answers for people to label.",
         "score": "Score predictions or rankings of any system.",
     },
-    ("release", "look"): {
+    ("release", "releases"): {
         "promote": "Make a finished run the live release, if it passes the gates.",
         "rollback": "Make the release before the live one live again.",
         "releases": "List the releases of a store.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,9 +11,10 @@ from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, say
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
+from raypipe.evaluation.report.formatting import cut
 
 if TYPE_CHECKING:
-    from raypipe.api.data import IngestResult
+    from raypipe.api.data import FirstQuestion, IngestResult, Preview
     from raypipe.api.made_data import MadeQuestionsResult, QuestionsPlan
 
 
@@ -23,9 +24,7 @@ def download(
     what: Literal["crag", "qasper"] = arg("whose files", needed=True),
     folder: Path = arg("folder for the files", "DIR", needed=True),
     *,
-    task: Literal["1", "3"] | None = arg(
-        "required for crag: 1 has 5 pages a question (0.7 GB), 3 has 50 (7.7 GB)"
-    ),
+    task: Literal["1", "3"] | None = arg("for crag: 1 has 5 pages a question (0.7 GB), 3 has 50 (7.7 GB)"),
     version: Literal["v4", "v5"] | None = arg("version of crag: v5 adds popularity labels (v4)"),
 ) -> int:
     if what == "qasper":
@@ -65,10 +64,8 @@ def ingest(
         return Shown(raypipe.ingest(paths, store, format, session, fields, globs, kind), _print_read)
     if format == "files":
         raise ConfError("--dry-run shows the fields of rows: expected without --format files")
-    from raypipe.api.cli.tables import print_preview
-
     found = raypipe.preview(paths, format, fields, session)
-    return Shown(found, lambda found: print_preview(console(), found, named=format is not None))
+    return Shown(found, lambda found: _print_preview(found, named=format is not None))
 
 
 def _print_read(read: IngestResult) -> None:
@@ -84,6 +81,64 @@ def _print_read(read: IngestResult) -> None:
         print("the first of them:")
     for bad in read.bad:
         print(f"  {bad}")
+
+
+CHARS = 90  # characters shown of a value
+DOCUMENTS = 3  # documents shown of a question
+
+
+def _print_preview(found: Preview, named: bool) -> None:
+    """Prints the format, the fields of each file, and the first row. `named`: the user named the format."""
+    from raypipe.evaluation.report.console import say
+
+    out = console()
+    how = "as named" if named else "detected; --format names another"
+    say(out, f"read as {found.data_format} ({how})", style="bold", fold=True)
+    for file in found.files:
+        say(out, file.file)
+        for role, names in file.fields.items():
+            how = " (named)" if role in file.named else ""
+            say(out, f"  {role:<14}{' + '.join(names)}{how}")
+        if file.unused:
+            say(out, f"  {'not read':<14}{', '.join(file.unused)}")
+    firsts = {} if found.question is None else {"question": list(_question(found.question))}
+    if (d := found.document) is not None:
+        text = f"{d.chars:,} characters: {_cut(d.text)}"
+        firsts["document"] = [("id", d.id), ("title", d.title or "none"), ("text", text)]
+    for what, lines in firsts.items():
+        say(out, f"the first {what}", style="bold", fold=True)
+        width = max(len(name) for name, _ in lines) + 1
+        below = "\n" + " " * (width + 2)
+        say(out, *(f"  {name:<{width}}{value.replace(chr(10), below)}" for name, value in lines))
+    for bad in found.bad_lines:
+        say(out, f"  {bad}")
+    out.print("nothing was stored; without --dry-run the files are read into the store")
+
+
+def _question(found: FirstQuestion) -> Iterator[tuple[str, str]]:
+    yield "query", _cut(found.query)
+    answers = found.answers
+    shown = " | ".join(map(_cut, answers[:5])) + (f" | ... ({len(answers)} in all)" if answers[5:] else "")
+    yield "answer", shown or "none: what is answered is not scored"
+    yield "id", found.id
+    if found.asked_at:
+        yield "time", found.asked_at
+    yield from found.labels.items()
+    documents = found.documents
+    if found.searches_store:
+        yield "documents", "no field of documents: the question searches all that the store holds"
+    elif not documents:
+        yield "documents", "none: the question has nothing to search"
+    for number, d in enumerate(documents[:DOCUMENTS], 1):
+        named = ", ".join(filter(None, (d.kind, f"{d.chars:,} characters", d.title, d.url)))
+        yield f"document {number}", f"{named}: {_cut(d.text)}"
+    if len(documents) > DOCUMENTS:
+        yield "", f"and {len(documents) - DOCUMENTS} more"
+
+
+def _cut(text: str) -> str:
+    """Joins the lines of a text, and cuts it to CHARS characters."""
+    return cut(" ".join(text.split()), CHARS, "...")
 
 
 @command("parse", "page.html --json")
@@ -123,14 +178,31 @@ def questions(
     session = shell.session(models, llm=llm)
     store, tell = place.uri(session), (lambda plan: None) if shell.json else _print_plan
     made = raypipe.make_questions(out, documents, n, store, seed, format, fields, dry_run, tell, session)
+    return Shown(made, _print_made)
 
-    def show(made: MadeQuestionsResult) -> None:
-        if made.out is not None:
-            from raypipe.api.cli.tables import print_made
 
-            print_made(console(), made)
+def _print_made(made: MadeQuestionsResult) -> None:
+    """Prints the questions that were made; nothing for a dry run."""
+    from raypipe.evaluation.report.console import say
+    from raypipe.text.made_questions import REASONS
 
-    return Shown(made, show)
+    if made.out is None:
+        return
+    out = console()
+    kinds = ", ".join(f"{kind} {n}" for kind, n in made.kinds.items())
+    say(out, f"{len(made.kept)} questions of {made.plan.wanted} wanted ({kinds})", style="bold")
+    for q in made.first():
+        say(out, f"  {q['question_type']}: {q['question']}", f"    {' | '.join(q['answers'])}")
+        for e in q["evidence"]:
+            say(out, f"    \u201c{e['quote']}\u201d ({e['title'] or e['document'] or e['source'][:8]})")
+    if made.rejected:
+        rejected = sorted(made.rejected.items(), key=lambda r: (-r[1], r[0]))
+        total = f"{sum(made.rejected.values())} of {made.written} written were rejected:"
+        say(out, total, *(f"  {n:>5}  {REASONS[reason]}" for reason, n in rejected), fold=True)
+    say(out, f"calls: {made.computed} computed, {made.cached} cached", fold=True)
+    review = '`"review": "drop"` is not read, one with keep is marked as reviewed'
+    then = f"raypipe eval RECIPE --data {made.out} --store {made.plan.store}"
+    say(out, f"review {made.out}: a line with {review}. Then: {then}")
 
 
 def _print_plan(plan: QuestionsPlan) -> None:
@@ -151,9 +223,7 @@ def examples(
     format: str | None = shared.FORMAT,
     fields: str | None = shared.FIELDS,
     out: str = arg("the pool: .jsonl or .jsonl.gz", "FILE", needed=True),
-    explain: str | None = arg(
-        "generator that explains each answer; the pool stores the explanations", "MODEL"
-    ),
+    explain: str | None = arg("generator that explains each answer; the pool has the explanations", "MODEL"),
     models: str | None = shared.MODELS,
     llm: str | None = shared.LLM,
     cluster: str = shared.CLUSTER,

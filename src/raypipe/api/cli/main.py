@@ -19,11 +19,11 @@ import sys
 import textwrap
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import raypipe
 from raypipe.api.cli.command import COMMANDS, GROUPS, Declared, Shell, add, run, say
@@ -92,7 +92,7 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     if name not in COMMANDS:
         what = "option" if name.startswith("-") else "command"
         known = ("--help", "--version") if what == "option" else COMMANDS
-        print(f"raypipe: unknown {what} {name!r}; {did_you_mean(name, known)}", file=sys.stderr)
+        say(f"raypipe: unknown {what} {name!r}; {did_you_mean(name, known)}")
         raise SystemExit(ConfError.exit_code)
     args, rest = parser([name]).parse_known_args(argv)
     if rest:
@@ -107,8 +107,8 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
 
 
 GC_ALLOCATIONS = 50_000
-"""Objects created, less those deleted, between two garbage collections. At Python's own 700 collections take
-.5 of the 4.1 CPU seconds of an `ask`: each visits all objects of the libraries."""
+"""Objects created, less those deleted, between two garbage collections. With Python's own 700, collections
+take .5 of the 4.1 CPU seconds of an `ask`: each visits all objects of the libraries."""
 
 
 def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
@@ -157,48 +157,34 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
         if COMMANDS[args.command].group in ("run", "serve") and "recipe" in args:
             named = args.recipe or ", ".join(getattr(args, "recipes", None) or ())
             say(f"raypipe {args.command}: opening {named}")  # the imports that follow take a second or two
-        json = getattr(args, "json", False)
-        with _kept_stdout(json, own) as stdout:
+        json, stdout = getattr(args, "json", False), sys.stdout
+        if json:  # stdout gets the JSON only; output of libraries, such as Ray's, goes to stderr
+            sys.stdout = sys.stderr
+        try:
             return run(args.declared, vars(args), Shell(settings, json, stdout, began))
+        finally:
+            if not own:  # a process of one command ends here, and Ray prints until its end
+                sys.stdout = stdout
     except RaypipeError as e:
-        print(f"raypipe {args.command}: {e}", file=sys.stderr)
+        say(f"raypipe {args.command}: {e}")
         return e.exit_code
     except (KeyboardInterrupt, SystemExit) as e:
         if isinstance(e, SystemExit) and e.code != _STOPPED:
             raise
         works = COMMANDS[args.command].group in ("data", "run")
         kept = "; finished parts are kept, run it again to continue" if works else ""
-        print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr, flush=True)
+        say(f"raypipe {args.command}: stopped{kept}")
         return _STOPPED if isinstance(e, SystemExit) else 130
     except BrokenPipeError:
         raise  # `main` handles it
     except Exception as e:
-        return _failed(args.command, e)
-
-
-@contextmanager
-def _kept_stdout(json: bool, own: bool) -> Iterator[TextIO]:
-    """Reserves stdout for a command's JSON: output of libraries, such as Ray's message about a lost node,
-    goes to stderr. In a process of one command this lasts to the end, because Ray prints until then."""
-    stdout = sys.stdout
-    if json:
-        sys.stdout = sys.stderr
-    try:
-        yield stdout
-    finally:
-        if not own:
-            sys.stdout = stdout
-
-
-def _failed(command: str, error: Exception) -> int:
-    """Reports an unexpected error: a full disk, or a defect with its trace. Returns the exit code."""
-    if is_full(error):
-        kept = "What was stored before stays readable; free some space and run it again to continue"
-        print(f"raypipe {command}: the disk is full. {kept}: {error}", file=sys.stderr)
-        return DiskFull.exit_code
-    traceback.print_exception(error)
-    print(f"raypipe {command}: this is a defect in raypipe; the trace above says where", file=sys.stderr)
-    return 70
+        if is_full(e):
+            kept = "What was stored before stays readable; free some space and run it again to continue"
+            say(f"raypipe {args.command}: the disk is full. {kept}: {e}")
+            return DiskFull.exit_code
+        traceback.print_exception(e)
+        say(f"raypipe {args.command}: this is a defect in raypipe; the trace above says where")
+        return 70
 
 
 _STOPPED = 128 + signal.SIGTERM  # exit code

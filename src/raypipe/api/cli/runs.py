@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import raypipe
 from raypipe.api.cli import arguments as shared
-from raypipe.api.cli.command import Shell, Shown, arg, command, on_console, say
+from raypipe.api.cli.command import Shell, Shown, arg, command, console, on_console, say
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.textfile import require_file
 
 if TYPE_CHECKING:
-    from raypipe.api.experiments import DecideFitResult, FuseFitResult, SweepResult
+    from raypipe.api.experiments import DecideFitResult, FuseFitResult, RepeatsResult, SweepResult
     from raypipe.api.plans import PlanResult
     from raypipe.api.run import EvalResult, RunResult
-    from raypipe.api.session import Session
     from raypipe.evaluation.sweep import PlannedPoint
     from raypipe.recipes.recipe import Recipe
     from raypipe.runs.plan.records import Plan
@@ -31,9 +30,7 @@ class EvalFlags(shared.PlanFlags, shared.WorkFlags):
 
     labels: str | None = shared.LABELS
     changes: bool = arg("also list the answers that differ from the previous run's")
-    oracle: Literal["passages", "answer"] | None = arg(
-        "replace this result by golds, to see the possible gain"
-    )
+    oracle: Literal["passages", "answer"] | None = arg("replace this by golds, to see the possible gain")
 
 
 @command("eval", "local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local")
@@ -42,9 +39,7 @@ def evaluate(
     recipe: str = arg("a name under conf/recipes, or a path (local)", "RECIPE", default="local"),
     *,
     until: Literal["index", "answer"] | None = arg("stop when sources are indexed, or questions answered"),
-    repeats: int = arg(
-        "run it K times with new model calls, and show the spread", "K", shared.whole(1), default=1
-    ),
+    repeats: int = arg("run it K times with new calls, show the spread", "K", shared.whole(1), default=1),
     named: shared.RecipeFlags,
     sets: Sequence[str] = shared.SETS,
     data: Sequence[str] = shared.DATA,
@@ -75,10 +70,8 @@ def evaluate(
         return _until(until, found, data, place.uri(session, read=True) or store, session, given)
     how = {"on_plan": tell(shell, verbose), "began": shell.began, "docs": place.docs, **given}
     if repeats > 1:
-        from raypipe.api.cli.tables import print_repeats
-
         repeated = raypipe.evaluate_repeatedly(found, repeats, data, store, out, session, check=True, **how)
-        return Shown(repeated, print_repeats)
+        return Shown(repeated, _print_repeats)
     # Faults are checked after the report is printed.
     done = raypipe.evaluate(found, data, store, out, session, check=False, **how)
 
@@ -93,6 +86,27 @@ def evaluate(
             print("no earlier run has answered any of these questions: nothing to compare with")
 
     return Shown(done, show, after=done.check_faults)
+
+
+REPEATED_SHOWN = 10  # questions whose verdicts vary most; --json has all
+
+
+def _print_repeats(done: RepeatsResult) -> None:
+    """Prints the score of each repeat, their mean and spread, and the questions that vary most."""
+    from raypipe.evaluation.report.console import say, show
+
+    out, found = console(), done.found
+    runs = zip(found.runs, found.scores, ("", *found.verdicts), strict=False)
+    rows = [(Path(n).name, "not scored" if s is None else f"{s:+.3f}", verdict) for n, s, verdict in runs]
+    show(out, ("run", "score", "against the first"), rows)
+    mean = "not scored" if found.mean is None else f"{found.mean:+.4f}"
+    moved = f"{found.moved} of {len(found.questions)} questions have several verdicts"
+    say(out, f"mean {mean}, spread {found.spread:.4f} from run to run; {moved}")
+    several = sorted((q for q in found.questions if len(set(q.verdicts)) > 1), key=lambda q: -q.spread)
+    for q in several[:REPEATED_SHOWN]:
+        mean = "not scored" if q.mean is None else f"mean {q.mean:+.2f}, spread {q.spread:.2f}"
+        say(out, f"  {q.question}: {mean}: {', '.join(q.verdicts)}")
+    say(out, str(done.folder / "repeats.json"))
 
 
 def _sent(out: str | None) -> str:
@@ -183,9 +197,7 @@ def plan(
     store = place.uri(session)
     if assume is not None:
         if data or options.limit or options.judge:
-            raise ConfError(
-                "--assume plans for an imaginary corpus: expected without --data, --limit, --judge"
-            )
+            raise ConfError("--assume PAGES: expected without --data, --limit and --judge")
         assumed = raypipe.assume(recipe, assume, store, session)
         return Shown(assumed, lambda found: on_console("plans.print_assumed", found.plan))
     if place.docs is None or data:
@@ -242,9 +254,7 @@ def fit_fuse(
     *,
     how: FitFlags,
     step: str | None = arg("the step, such as fuse:final (default: the last fuse)", "NAME"),
-    scores: Sequence[str] | None = arg(
-        "scores to weigh (those that the step weighs now)", "NAME,...", shared.names
-    ),
+    scores: Sequence[str] | None = arg("scores to weigh (the step's own)", "NAME,...", shared.names),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
     """Fit the weights of a fuse step to the ranking measure of the data."""
@@ -268,9 +278,7 @@ def sweep(
     shell: Shell,
     recipe: str | None = replace(shared.RECIPE, needed=False),
     *,
-    recipes: Sequence[str] | None = arg(
-        "recipes to compare with the first, in place of RECIPE", "RECIPE,...", shared.names
-    ),
+    recipes: Sequence[str] | None = arg("compare these, in place of RECIPE", "RECIPE,...", shared.names),
     named: shared.RecipeFlags,
     values: Sequence[str] = arg(
         "values of a field, such as rerank.top=5,10",
@@ -278,9 +286,7 @@ def sweep(
         flag="--set",
         each=True,
     ),
-    sample: int | None = arg(
-        "evaluate each point on N questions, then the best on N others (all)", "N", shared.whole(1)
-    ),
+    sample: int | None = arg("run points on N questions, the best on N more (all)", "N", shared.whole(1)),
     seed: int = arg("seed of the sample (default: 0)", "N", default=0),
     data: Sequence[str] = shared.DATA,
     place: shared.StoreFlags,

@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import raypipe
 from raypipe.api.cli import arguments as shared
-from raypipe.api.cli.command import Shell, Shown, arg, command, on_console
+from raypipe.api.cli.command import Shell, Shown, arg, command, console, on_console
+from raypipe.evaluation.report.formatting import ends, signed
 
 if TYPE_CHECKING:
-    from raypipe.api.scores import CragScoreResult, MeansResult, PickResult
+    from raypipe.api.compare import CompareResult
+    from raypipe.api.scores import CragScoreResult, JudgeCheckResult, MeansResult, PickResult
+    from raypipe.evaluation.compare import RunComparison
+    from raypipe.evaluation.judge_check import Agreement
+    from raypipe.metrics.paired_tests import PairedDifference
+
+SLICES_SHOWN = 12  # slices, the largest first; --json has all
+CAUSES_SHOWN = 8  # causes of differences
+STYLES = {"better": "bold green", "worse": "bold red"}
+NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # heads of the columns that `_numbers` fills
 
 
 @command("score crag", "predictions.jsonl.gz --rule accuracy")
@@ -20,9 +30,7 @@ def score_crag(
     predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
     *,
     rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
-    judge: str | None = arg(
-        "ask this judge about answers that the rule leaves open, even if replies exist", "MODEL"
-    ),
+    judge: str | None = arg("ask this judge about answers that the rule leaves open, again", "MODEL"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
     models: str | None = shared.MODELS,
@@ -83,21 +91,50 @@ def judge_check(
     rule: str | None = shared.FILE_RULE,
 ) -> Shown[Any]:
     """Measure a judge by people's labels: agreement, kappa, and the score with its errors taken out."""
-    from raypipe.api.cli.tables import print_check
+    return Shown(raypipe.check_judge(labels, run, rule), _print_check)
 
-    return Shown(raypipe.check_judge(labels, run, rule), print_check)
+
+def _print_check(checked: JudgeCheckResult) -> None:
+    """Prints the agreement, then the corrected score, then the answers left out."""
+    from raypipe.evaluation.report.console import say, show
+
+    out, c = console(), checked.found
+    count = f"{c.labelled} of {c.judged} answers labelled"
+    say(out, f"{c.judge or 'the judge'} in {c.run}, rule {c.rule}: {count}", style="bold")
+    if c.found is not None:
+        largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
+        rows = [("all", *_agreement(c.found))]
+        rows += [(f"{s.label}: {s.value}", *_agreement(s.found)) for s in largest]
+        heads = ("answers", "labelled", "agreement", "95 % interval", "kappa", "too kind", "too strict")
+        show(out, heads, rows)
+        say(out, "too kind: the judge says right, people say wrong; too strict: the opposite", fold=True)
+    if c.corrected is None:
+        say(out, f"no corrected score: {c.why_not}")
+    else:
+        score, within = c.corrected, ends(c.corrected.interval, signed, "too few groups")
+        said = f"score by the judge {score.judged:+.3f}; with its errors taken out {score.corrected:+.3f}"
+        say(out, f"{said}, 95 % interval {within}, from {score.labelled} labels drawn at random")
+    for left, what in (
+        (c.unclear, "labels: unclear"),
+        (c.unlabelled, "lines: without a label yet"),
+        (c.without_judge, "labels: no judge decided the answer"),
+        (c.elsewhere, "labels: the run does not give the answer"),
+    ):
+        if left:
+            say(out, f"left out: {left} {what}", fold=True)
+
+
+def _agreement(a: Agreement) -> tuple[object, ...]:
+    kappa = "not known" if a.kappa is None else f"{a.kappa:.3f}"
+    return a.n, f"{a.agreement:.3f}", ends(a.interval), kappa, a.judge_too_kind, a.judge_too_strict
 
 
 @command("judge pick", "/data/runs/local --random 100 --disagreements 50 --out labels.jsonl")
 def judge_pick(
     run: str = arg("a finished eval's folder, or a file of predictions", "RUN", needed=True),
     *,
-    disagreements: int = arg(
-        "pick N answers on which judge and words disagree", "N", shared.whole(0), default=0
-    ),
-    random: int = arg(
-        "pick N at random: only these show how often a judge errs", "N", shared.whole(0), default=0
-    ),
+    disagreements: int = arg("pick N on which judge and words disagree", "N", shared.whole(0), default=0),
+    random: int = arg("pick N at random, which show how often a judge errs", "N", shared.whole(0), default=0),
     seed: int = arg("seed of the draw (default: 0)", "S", default=0),
     labels: str | None = arg("leave out answers with a label in this file", "FILE"),
     out: str = arg("the file to write; it must not exist", "FILE", needed=True),
@@ -123,9 +160,7 @@ def compare(
     margin: float = shared.MARGIN,
     group: str | None = arg("count questions with the same value of this label as one", "LABEL"),
     measure: str | None = shared.MEASURE,
-    rejudge: str | None = arg(
-        "judge all runs with one model; without MODEL, the first run's judge", "MODEL", const=""
-    ),
+    rejudge: str | None = arg("judge all runs by one model (the first run's judge)", "MODEL", const=""),
     unseen: bool = arg("leave out questions that a fit or an adapter of a recipe has seen"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
@@ -133,8 +168,6 @@ def compare(
     cluster: str = shared.CLUSTER,
     place: shared.StoreFlags,
 ) -> Shown[Any]:
-    from raypipe.api.cli.tables import print_comparisons
-
     session = shell.session(models, cluster)
     found = raypipe.compare(
         *runs,
@@ -149,4 +182,70 @@ def compare(
         measure=measure,
         unseen=unseen,
     )
-    return Shown(found, print_comparisons)
+    return Shown(found, _print_comparisons)
+
+
+def _print_comparisons(found: CompareResult) -> None:
+    """Prints each comparison: the verdict first, then metrics, causes and slices."""
+    from raypipe.evaluation.report.console import say, show
+
+    out = console()
+    for c in found.comparisons:
+        say(out, _verdict_line(c), style=STYLES.get(c.verdict, "bold"), fold=True)
+        say(out, f"{c.after} against {c.before}", style="dim")
+        if c.same_run:
+            say(out, "both are one run, so nothing can differ: name two")
+        compared = ((c.measure, c.score), *((r.metric, r.found) for r in c.rates))
+        rows = [(name, f"{d.before:.3f}", f"{d.after:.3f}", *_numbers(d, d.p)) for name, d in compared]
+        show(out, ("metric", "before", "after", *NUMBERS), rows)
+        if sum(c.people):
+            one, two = c.people
+            say(out, f"people's labels changed {one} and {two} verdicts: people outrank judges", fold=True)
+        for name, n in zip((c.before, c.after), c.seen, strict=True):
+            if n:
+                seen = f"seen: a fit or an adapter of {name} has seen {n} of the {c.score.n} questions"
+                say(out, f"{seen}, so its score is too good; --unseen leaves them out")
+        for ids, what in (
+            (c.only_before, f"only in {c.before}"),
+            (c.only_after, f"only in {c.after}"),
+            (c.unscored, "not scored in one of them"),
+            (c.other_questions, "whose id has another text in each"),
+            (c.kept, "whose answers one of them kept from an earlier run"),
+        ):
+            if ids:
+                first = f"{', '.join(ids[:3])}{', ...' * (len(ids) > 3)}"
+                say(out, f"left out: {len(ids)} questions {what}: {first}")
+        if c.causes:
+            heads = ("first changed step", "changed field", "answers", "up", "down", f"\u0394{c.measure}")
+            shown = [(k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in c.causes]
+            show(out, heads, shown[:CAUSES_SHOWN])
+        if c.slices and all(s.verdict == "cannot tell" for s in c.slices):
+            say(out, f"cannot tell in any of {len(c.slices)} slices")
+        elif c.slices:
+            largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
+            top = [(f"{s.label}: {s.value}", s.found.n, s.verdict, *_numbers(s.found, s.p)) for s in largest]
+            show(out, ("slice", "questions", "verdict", *NUMBERS), top)
+            say(out, f"p of the {len(c.slices)} slices is corrected for their number (Holm)", fold=True)
+
+
+def _verdict_line(c: RunComparison) -> str:
+    """Formats the verdict of a comparison as a sentence."""
+    from raypipe.evaluation.compare import open_text
+
+    d = c.score
+    difference = f"{c.measure} {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
+    if c.verdict == "same":
+        return f"same within {c.margin:g}: {difference}"
+    if c.verdict != "cannot tell":
+        return f"{c.verdict}: {difference}"
+    if c.open:
+        return f"cannot tell: {difference}. {open_text(c)}"
+    if d.interval is None:
+        return f"cannot tell: {d.groups} groups of questions are too few. {difference}"
+    more = f"; {d.questions_needed} questions would show this one" if d.questions_needed else ""
+    least = "not known" if d.minimum_detectable is None else f"{d.minimum_detectable:.3f}"
+    return f"cannot tell: {difference}. The smallest difference that they show is {least}{more}"
+
+
+def _numbers(d: PairedDifference, p: float) -> tuple[object, ...]:
+    return signed(d.difference), ends(d.interval, signed, "too few groups"), f"{p:.3g}", d.up, d.down

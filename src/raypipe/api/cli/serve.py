@@ -19,7 +19,6 @@ from raypipe.text.filters import parse
 
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
-    from raypipe.serving.access import CaptureConfig
     from raypipe.text.context import Place
 
 
@@ -30,9 +29,7 @@ class EndpointFlags(shared.Options):
     keys: str | None = arg("API keys, one per line, besides those in $RAYPIPE_KEYS", "FILE")
     key_filters: str | None = arg("keys that may search a part of the store ($RAYPIPE_KEY_FILTERS)", "FILE")
     auth: Literal["none"] | None = arg("none: anyone who reaches the port may ask questions")
-    gateways: int = arg(
-        "number of gateways; with two, one may die (default: 1)", "N", shared.whole(1), default=1
-    )
+    gateways: int = arg("number of gateways; of two, one may die (1)", "N", shared.whole(1), default=1)
 
 
 @command("serve", "rag --docs manuals --port 8000")
@@ -45,9 +42,7 @@ def serve(
     host: str = arg("address to listen on (default: 127.0.0.1)", "ADDRESS", default="127.0.0.1"),
     port: int = arg("port to listen on (default: 8000)", "N", shared.whole(1, 65535), default=8000),
     options: EndpointFlags,
-    memo: int = arg(
-        "memory of a gateway for computed values (64; 0: none)", "MB", shared.whole(0), default=64
-    ),
+    memo: int = arg("memory of a gateway for computed values (64)", "MB", shared.whole(0), default=64),
     capture: float | None = arg("write this share of answers into the store (none)", "RATE", shared.share),
     retention: float | None = arg("delete captured answers after this time (7)", "DAYS", shared.above_0),
     redact: str | None = arg("your function that removes text that must not be captured", "MODULE:NAME"),
@@ -59,7 +54,7 @@ def serve(
     from raypipe.api.endpoint import ServeArgs, check_address, serve_here
     from raypipe.api.endpoint import serve as run
 
-    stdio, docs = mcp == "stdio", place.docs
+    stdio, docs, settings = mcp == "stdio", place.docs, shell.settings
     endpoint = ServeArgs(
         recipe,
         named.models,
@@ -78,40 +73,36 @@ def serve(
             raise ConfError(f"--{given[0]}: expected without --mcp stdio, whose one client started it")
     if docs is None:
         if stdio:
-            serve_here(endpoint, say, shell.settings)
+            serve_here(endpoint, say, settings)
         else:
-            run(endpoint, host, port, say, shell.settings)
+            run(endpoint, host, port, say, settings)
         return 0
     from raypipe.api.indexes import ServedDocs, file_states, follow
 
-    session = named.session(shell)
     if not endpoint.follow_live:  # open_docs refuses live. Check first: indexing may take minutes
         if not stdio:
-            check_address(endpoint, host, port, shell.settings)
-        endpoint.check_models(shell.settings, endpoint.session(shell.settings).recipe(recipe))
-    seen, served = file_states(docs), ServedDocs(recipe, docs, place.store, session)
+            check_address(endpoint, host, port, settings)
+        endpoint.check_models(settings, endpoint.session(settings).recipe(recipe))
+    seen, served = file_states(docs), ServedDocs(recipe, docs, place.store, named.session(shell))
 
     def followed(reopen: Callable[[], None]) -> object:
         return follow(docs, seen, lambda: served.read_again(reopen), say)
 
     if stdio:
-        serve_here(endpoint, say, shell.settings, served.open, followed)
+        serve_here(endpoint, say, settings, served.open, followed)
     else:
-        run(replace(endpoint, store=served.open()), host, port, say, shell.settings, followed)
+        run(replace(endpoint, store=served.open()), host, port, say, settings, followed)
     return 0
 
 
 def _capture(rate: float | None, days: float | None, redact: str | None) -> CaptureConfig | None:
     """Builds the capture's configuration. Raises ConfError for its options without --capture."""
-    if rate is None:
-        for name, value in (("retention", days), ("redact", redact)):
-            if value is not None:
-                raise ConfError(f"--{name}: expected --capture RATE with it, found none")
-        return None
-    try:
+    if rate is not None:
         return CaptureConfig(rate, RETENTION_DAYS if days is None else days, redact)
-    except ValueError as e:
-        raise ConfError(str(e)) from e
+    for name, value in (("retention", days), ("redact", redact)):
+        if value is not None:
+            raise ConfError(f"--{name}: expected --capture RATE with it, found none")
+    return None
 
 
 SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply on a terminal, and characters of each; `--json` has all
@@ -129,9 +120,7 @@ def ask(
     pages: str | None = arg("search the search results of this CRAG line", "FILE"),
     time: str = arg('time of the question: "03/05/2024, 23:18:31 PT"', "T", default=""),
     where: str | None = arg("condition on fields: team = 'hr' and date >= '2025-01-01'", "CONDITION"),
-    turns: str | None = arg(
-        "earlier messages, as JSON; without QUESTION, the last one is the question", "FILE"
-    ),
+    turns: str | None = arg("earlier messages, as JSON; without QUESTION the last is asked", "FILE"),
     place: shared.StoreFlags,
     verbose: bool = arg("print the ranking, its scores, and the time of each step", flag="-v"),
 ) -> Shown[Any]:
@@ -157,7 +146,7 @@ def _where(url: str | None, place: Place | None) -> str:
 
 
 def _print(found: AskResult, verbose: bool) -> None:
-    """Prints the answer, the question if earlier turns changed it, the answer's source, and three quotes as
+    """Prints the answer, a question that earlier turns changed, the answer's source, and three quotes as
     evidence. `verbose` adds the ranking and the times."""
     from rich.text import Text
 

@@ -41,9 +41,7 @@ def doctor(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
 @command("init", "myproject")
 def init(
     session: Session,
-    folder: str = arg(
-        "folder of the project, created if missing; no file in it is replaced", "DIR", needed=True
-    ),
+    folder: str = arg("folder of the project; no file in it is replaced", "DIR", needed=True),
 ) -> Shown[Any]:
     from raypipe.api.starting_points import RECIPE
 
@@ -155,33 +153,25 @@ def models(
 ) -> Shown[Any]:
     does = recipe in (ADD, FETCH, ADOPT)
     if does != (source is not None or gguf is not None):
-        raise ConfError(
-            f"expected `raypipe models RECIPE`, or {ADD} SOURCE, {FETCH} NAME, {ADOPT} NEW --as OLD"
-        )
+        raise ConfError(f"expected RECIPE, or {ADD} SOURCE, {FETCH} NAME, {ADOPT} NEW --as OLD")
     if (recipe == ADOPT) != (undo or counts_as is not None) or (undo and counts_as is not None):
-        raise ConfError(
-            f"expected `raypipe models {ADOPT} NEW` with --as OLD or --undo, and no other with these"
-        )
+        raise ConfError(f"expected {ADOPT} NEW with --as OLD or --undo, and no other with these")
     if does and llm is not None:
         raise ConfError(f"--llm: it stands in for the generators of a recipe; found {recipe}. Leave it out")
     session = shell.session(models, cluster, llm=llm)
-    if recipe == ADOPT:
-        from raypipe.api.models import adopt_model, end_adoption
+    if not does:
+        return Shown(raypipe.model_needs(recipe, session), _print_needs)
+    from raypipe.api.models import add_model, adopt_model, end_adoption, fetch_model
 
-        store = place.uri(session)
-        if undo:
-            return Shown(end_adoption(source or "", store, session), _print_adoption)
-        return Shown(adopt_model(source or "", counts_as or "", store, anyway, session), _print_adoption)
     if recipe == ADD:
-        from raypipe.api.models import add_model
-
         made = add_model(source, name, kind or "", revision, dialect, key_env, session, gguf)
         return Shown(made, _print_added)
     if recipe == FETCH:
-        from raypipe.api.models import fetch_model
-
         return Shown(fetch_model(source or "", session), _print_fetched)
-    return Shown(raypipe.model_needs(recipe, session), _print_needs)
+    store = place.uri(session)
+    if undo:
+        return Shown(end_adoption(source or "", store, session), _print_adoption)
+    return Shown(adopt_model(source or "", counts_as or "", store, anyway, session), _print_adoption)
 
 
 def _print_adoption(found: AdoptionResult) -> None:

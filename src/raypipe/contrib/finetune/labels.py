@@ -13,7 +13,7 @@ from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import EvalResult, evaluate
-from raypipe.api.served import generator_of
+from raypipe.api.served_models import generator_of
 from raypipe.api.session import Named, Place, Session
 from raypipe.contrib.crag.api.graphs import calls_parser
 from raypipe.contrib.crag.language.program import Bad

@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 from raypipe import readers
 from raypipe.api.paths import format_for
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.served import replies
+from raypipe.api.served_models import replies
 from raypipe.api.session import Session
 from raypipe.contrib.crag import build, public_data
 from raypipe.contrib.crag.client import ServerConnection

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.served import generator_of, replies
+from raypipe.api.served_models import generator_of, replies
 from raypipe.api.session import Place, Session
 from raypipe.contrib.crag.change_rate import ChangeRate, change_rates
 from raypipe.contrib.crag.references import REFRESH

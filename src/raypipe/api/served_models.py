@@ -1,10 +1,10 @@
-"""Models named on the command line, and the judge of an eval. Each is URL#MODEL of a server (`--llm`,
-`--judge`), an entry of the models file, a folder, or, for a judge, code from outside.
+"""Models behind an address, and the judge of an eval.
 
-The model's name is part of its identity; the address and the key are in no digest. Each option has an
-environment variable for a server's key. An embedder or reranker on a server is probed with a few fixed texts,
-and the store keeps its answers. If a later answer differs, another model has taken the name, and numbers of
-two models must not be mixed. Ray and HTTP clients are imported once a model is called.
+An option (`--llm`, `--judge`) names a model by URL#MODEL of a server, an entry of the models file, a folder,
+or, for a judge, code from outside. The name is part of the model's identity; address and key are in no
+digest. An embedder or reranker on a server is probed with fixed texts, and the store keeps its answers. If a
+later answer differs, another model has taken the name, and numbers of two models must not be mixed. Ray and
+HTTP clients are imported once a model is called.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ def require_same(models: Sequence[Model], session: Session) -> None:
     for model in (m for m in models if m.kind == "generator"):
         served = model.path == given.path == LLM
         if model.repo != given.repo if served else model.weights != given.weights:
-            raise ConfError(
-                f"--llm: expected {model.repo or model.name!r}, the model of the release, found "
-                f"{given.repo or given.name!r}. Name the expected one, or promote a run of the other"
-            )
+            expected, found = (repr(m.repo or m.name) for m in (model, given))
+            raise ConfError(f"--llm: expected {expected}, the model of the release, found {found}")
 
 
 def require_answering(
@@ -86,14 +84,12 @@ def require_answering(
         key_name = KEY_VARIABLES.get(model.path, "of its endpoint")
         refused, took = fields_refused(model, at, list(dict.fromkeys(bodies.values())), key_name)
         now = {key: time.time() for key, kind in bodies.items() if kind in took}
-        settings.keep_taken_chats({**settings.taken_chats(), **now})
+        settings.keep_taken_chats(settings.taken_chats() | now)
         if refused:
             name = served_name(model.loader, model.dialect, model.path, model.repo, model.revision)
             settings.keep_unsent(name, (*model.unsent, *refused))
-            raise FieldsRefused(
-                f"{at.url}: {model.repo} refuses {', '.join(refused)}, which the recipe's chats have. Run "
-                f"the command again: chats are now sent without. For a release, eval and promote again"
-            )
+            why = f"{at.url}: {model.repo} refuses {', '.join(refused)}; chats are now sent without"
+            raise FieldsRefused(f"{why}. Run the command again. For a release, eval and promote again")
 
 
 def generator_of(session: Session, option: str, name: str, endpoint: str = "") -> Model:
@@ -128,9 +124,8 @@ def require_unchanged(
 ) -> None:
     """Probes each embedder and reranker behind an address with fixed texts, and stores the first answers.
 
-    Raises ConfError if there are too few answers, if vectors have another length than the models.yaml entry
-    says, and if the answers differ from the stored answers by more than FAR. Raises Unavailable for a server
-    that is down. `store` None: nothing is stored or compared.
+    Raises ConfError if answers do not fit the model's entry, and if they differ from the stored answers by
+    more than FAR. Raises Unavailable for a server that is down. `store` None: nothing is stored or compared.
     """
     for model in models:
         if model.loader not in REMOTE or model.kind == "generator":
@@ -150,12 +145,10 @@ def require_unchanged(
         if kept is None:
             store.files.write(name, json.dumps({"model": model.name, "numbers": found.tolist()}).encode())
         elif (far := distance(np.asarray(kept["numbers"], np.float32), found)) > FAR:
-            what = "vectors" if model.kind == "embedder" else "scores"
+            what = f"other {'vectors' if model.kind == 'embedder' else 'scores'} than those in {store.uri}"
             raise ConfError(
-                f"model {model.name!r} at endpoint {model.path!r} gives other {what} than those in "
-                f"{store.uri} (distance {far:.3f}): another model answers there by the same name. Restore "
-                f"the old model, or give its entry a `revision` of your own: it is then another model, "
-                f"and all that rests on it is computed again"
+                f"model {model.name!r} at endpoint {model.path!r} gives {what} (distance {far:.3f}): another "
+                "model answers there. Restore the old, or give its entry a `revision`, to compute all again"
             )
 
 
@@ -213,9 +206,8 @@ class JudgeKit(LocalKit):
 
 
 def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
-    """Resolves a judge by name: a generator of the models file, a folder, URL#MODEL of a server, or the path
-    of code from outside. Raises ModelMissing for an unknown name. Raises ConfError for something that is no
-    judge, and for a rule that leaves nothing open."""
+    """Resolves a judge by name. Raises ModelMissing for an unknown name. Raises ConfError for something that
+    is no judge, and for a rule that leaves nothing open."""
     if rule not in PROMPTS:
         known = ", ".join(PROMPTS)
         raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
@@ -236,7 +228,7 @@ def open_judge(
     session: Session, name: str | None, rule: Rule
 ) -> Iterator[tuple[Judge | None, JudgeKit | None]]:
     """Opens a judge. Yields the judge and its kit: (None, None) without a name, and (judge, None) for code
-    from outside. The engine of a judge stops at the end of the block. Raises as `read_judge`."""
+    from outside. A judge's engine stops at the end of the block. Raises as `read_judge`."""
     if name is None:
         yield None, None
         return

@@ -1,5 +1,4 @@
-"""Captured answers as a data set: `--data captured:7d`, or `captured:7d@STORE` for another store's
-answers."""
+"""Captured answers as a data set: `--data captured:7d`, or `captured:7d@STORE` for another store's."""
 
 from __future__ import annotations
 
@@ -64,21 +63,15 @@ class CapturedFiles:
 
 
 def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
-    """Reads `captured:7d` or `captured:12h@STORE`; returns None if all data are files. Raises ConfError for
-    another form, and for captured data next to files."""
+    """Reads `captured:7d` or `captured:12h@STORE`; returns None if all data are files. Raises ConfError."""
     named = [str(d) for d in data if str(d).startswith("captured:")]
     if not named:
         return None
     match = _DATA.fullmatch(named[0])
     if match is None or not float(match[1]):
-        raise ConfError(
-            f"--data {named[0]}: expected captured:7d, captured:12h or captured:7d@STORE: the answers of the "
-            "last days or hours"
-        )
+        raise ConfError(f"--data {named[0]}: expected captured:7d, captured:12h or captured:7d@STORE")
     if len(data) > 1:
-        raise ConfError(
-            f"--data {named[0]}: expected no other path with it, found {len(data)}. Evaluate files separately"
-        )
+        raise ConfError(f"--data {named[0]}: expected no other path, found {len(data)}. Evaluate files alone")
     days = float(match[1]) / (24 if match[2] == "h" else 1)
     return CapturedSpan(days, match[3], match[1] + match[2])
 
@@ -98,8 +91,8 @@ def open_data(
     Data are files; captured answers, which are written to files under $RAYPIPE_HOME; or nothing, which means
     the stored questions. `scratch` is a folder for everything that is created. `docs` is a folder of
     documents that a plan counts as read. Raises ConfError, also for another format of captured answers.
-    Raises DataError if nothing was captured, if a file is missing, or if the recipe would find nothing to
-    search; no store is created then.
+    Raises DataError if nothing was captured, if a file is missing, or if nothing could be searched; no store
+    is created then.
     """
     if (span := captured_span(given)) is None:
         files = inputs(given, session.settings)
@@ -111,14 +104,14 @@ def open_data(
             return opened, files, wanted
         readers.check(files, wanted)  # a missing file or field is reported before anything starts
         uri = session.address(store, True)
-        # Without passages to search, the files must bring sources.
+        # Without passages to search, the files must bring sources that the recipe parses.
         if docs is None and lacks_passages(recipe, Store.find(uri)):
             kinds, whole = recipe.source_kinds(), False
             for row in readers.open(files, wanted, readers.ReadCounts()):
                 if any(source.kind in kinds for source in row.sources):
                     break
                 whole = whole or (row.question is not None and row.question.sources() is None)
-            else:  # no file has a source that the recipe parses
+            else:
                 if whole:
                     raise DataError(nothing_to_search(recipe, uri))
         return session.store_to_fill(store, scratch), files, wanted
@@ -129,12 +122,15 @@ def open_data(
     else:
         served, filled = session.store(span.store), session.store_to_fill(store, scratch)
     written = write_captured(span, served, filled, (scratch or session.settings.home) / "captured")
-    for reason, n in written.left_out.items():
-        why = LEFT_OUT[reason].format(span=span.text, store=served.uri)
-        print(f"{n} captured questions {why}", file=sys.stderr)
-    found = f"{written.questions} captured questions of the last {span.text}"
-    print(f"{found}; what users said: {written.labels}" if scratch is None else found, file=sys.stderr)
+    lines = [f"{n} captured questions {_why(reason, span, served)}" for reason, n in written.left_out.items()]
+    said = f"; what users said: {written.labels}" if scratch is None else ""
+    lines.append(f"{written.questions} captured questions of the last {span.text}{said}")
+    print(*lines, sep="\n", file=sys.stderr)
     return filled, [written.data], NAME
+
+
+def _why(reason: str, span: CapturedSpan, served: Store) -> str:
+    return LEFT_OUT[reason].format(span=span.text, store=served.uri)
 
 
 def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Path) -> CapturedFiles:
@@ -149,10 +145,8 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
         answers = (*reversed(texts), *([a.answer] if right else ()))
         golds.setdefault(a.own_id(), {}).update(dict.fromkeys(answers))
     if not golds:
-        raise DataError(
-            f"{served.uri}: no answers were captured in the last {span.text}. `raypipe serve --capture RATE` "
-            "captures some; they are written within seconds of an answer"
-        )
+        none = f"no answers were captured in the last {span.text}"
+        raise DataError(f"{served.uri}: {none}. `raypipe serve --capture RATE` captures some")
     place = folder / f"{digest(served.uri, filled.uri)[:12]}-{span.text}"
     place.mkdir(parents=True, exist_ok=True)
     files = [place / name for name in ("captured.jsonl", "labels.jsonl", "answers.jsonl")]
@@ -179,8 +173,7 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
                         labels.write(_json({**label, "picked": "chosen"}))
     questions = sum(bool(id) for id in ids.values())
     if not questions:
-        reasons = {LEFT_OUT[r].format(span=span.text, store=served.uri): n for r, n in left_out.items()}
-        why = "; ".join(f"{n} {reason}" for reason, n in reasons.items())
+        why = "; ".join(f"{n} {_why(reason, span, served)}" for reason, n in left_out.items())
         raise DataError(f"{served.uri}: none of {len(ids)} captured questions can be evaluated here: {why}")
     return CapturedFiles(files[0], files[1], files[2], questions, dict(left_out))
 
@@ -218,22 +211,12 @@ def _rows(
             cites = None
             if a.citations is not None:
                 cites = [{k: v for k, v in asdict(c).items() if k != "question"} for c in a.citations]
-            brought = [] if here else [s for s in mine if s is not None]
-            yield (
-                a,
-                {
-                    "id": a.id if same else a.own_id(),
-                    "query": a.query,
-                    "body": a.body,
-                    "asked_at": a.asked_at,
-                    "citations": cites,
-                    "where": a.where,
-                    "turns": [asdict(t) for t in a.turns],
-                    "sources": [{"kind": s.kind, "content": s.content} for s in brought],
-                    "answers": list(gold.answers),
-                    "labels": dict(gold.labels),
-                },
-            )
+            brought = () if here else (s for s in mine if s is not None)
+            line: dict[str, Any] = {"id": a.id if same else a.own_id()}
+            line |= {name: getattr(a, name) for name in ("query", "body", "asked_at")}
+            line |= {"citations": cites, "where": a.where, "turns": [asdict(t) for t in a.turns]}
+            line["sources"] = [{"kind": s.kind, "content": s.content} for s in brought]
+            yield a, {**line, "answers": list(gold.answers), "labels": dict(gold.labels)}
 
 
 def _json(line: Mapping[str, Any]) -> str:

@@ -1,5 +1,4 @@
-"""Commands about finished runs (inspect, export, view, reproduce), about releases (promote, rollback,
-releases), and about deletion (prune, forget)."""
+"""Commands about finished runs: inspect, export, view, reproduce."""
 
 from __future__ import annotations
 
@@ -14,10 +13,8 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.report.formatting import cut
 
 if TYPE_CHECKING:
-    from raypipe.api.look import ExportResult, LossesResult
-    from raypipe.api.release import ForgetResult, PruneResult, ReleaseResult, ReleasesResult
+    from raypipe.api.finished_runs import ExportResult, LossesResult
     from raypipe.api.reproduce import ReproduceResult, Reproductions
-    from raypipe.runs.release import ReleaseLine
 
 
 @command("inspect", "/data/runs/local 2f5d8a")
@@ -46,26 +43,21 @@ def inspect(
         found = raypipe.faults(run, place.uri(session), session)
         return Shown(found, lambda found: on_console("console.print_row_faults", found.found))
     if run is None:
-        raise ConfError(
-            "expected the folder of a finished eval; it is optional only with --faults and --fields"
-        )
+        raise ConfError("expected DIR, a finished eval's folder; only --faults and --fields need none")
     if row is not None:
-        return Shown(
-            raypipe.why(run, row), lambda found: on_console("plans.print_explanation", found.explanation)
-        )
+        why = raypipe.why(run, row)
+        return Shown(why, lambda why: on_console("plans.print_explanation", why.explanation))
     if losses:
+        return Shown(raypipe.losses(run, at), lambda found: _print_losses(found, at))
+    done = raypipe.finished_run(run)
+    return Shown(done, lambda done: on_console("console.print_run_tables", done.run, done.folder))
 
-        def show(found: LossesResult) -> None:
-            on_console("console.print_losses", found.losses)
-            on_console("console.print_lost", () if at is None else found.questions)
-            if not (found.losses.misses if at is None else found.questions):
-                print(f"no question was lost{'' if at is None else f' at {at}'}")
 
-        return Shown(raypipe.losses(run, at), show)
-    return Shown(
-        raypipe.finished_run(run),
-        lambda found: on_console("console.print_run_tables", found.run, found.folder),
-    )
+def _print_losses(found: LossesResult, at: str | None) -> None:
+    on_console("console.print_losses", found.losses)
+    on_console("console.print_lost", () if at is None else found.questions)
+    if not (found.losses.misses if at is None else found.questions):
+        print(f"no question was lost{'' if at is None else f' at {at}'}")
 
 
 @command("export", "/data/runs/local --as trec --out local.trec")
@@ -91,10 +83,8 @@ def export(
         print(f"{made.counts['lines']} lines: {made.file}")
         if failed := made.counts.get("failed"):
             said = {"oag": "their lines are empty", "qasper": "the file has no line for them, which counts 0"}
-            print(
-                f"{failed} questions failed;",
-                said.get(made.shape, 'the file answers "i don\'t know" to them'),
-            )
+            rest = 'the file answers "i don\'t know" to them'
+            print(f"{failed} questions failed; {said.get(made.shape, rest)}")
 
     return Shown(raypipe.export_run(run, shape, out, experiment), show)
 
@@ -108,7 +98,7 @@ def view(
     port: int = arg("0: a free one (default: 8001)", "N", shared.whole(0, 65535), default=8001),
     place: shared.StoreFlags,
 ) -> int | Shown[Any]:
-    from raypipe.api.look import left_out, serve_view
+    from raypipe.api.finished_runs import left_out, serve_view
 
     session = shell.session()
     store = place.uri(session)
@@ -174,114 +164,3 @@ def _list_known(known: Reproductions) -> None:
         say(out, "What papers state; their runs need models and data of their own:", style="bold", fold=True)
     for p in known.published:
         say(out, f"{p.recipe}: {p.states}", f"  their model: {p.theirs}; data: {p.data}", f"  {p.command}")
-
-
-@command("promote", "/data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'")
-def promote(
-    session: Session,
-    run: str = shared.RUN,
-    *,
-    gates: Sequence[str] = arg(
-        "bound on a number of the run; or, against the live release, better, not-worse or not-worse:M",
-        "BOUND",
-        flag="--gate",
-        each=True,
-    ),
-    against: str | None = arg("the run to compare with, instead of the live release's", "DIR"),
-    min_scored: float | None = arg(
-        "share of questions that must be scored (0.95)", "SHARE", shared.share_or_0
-    ),
-    store: str | None = arg("where the run's store is now (default: where it was)", "URI"),
-) -> Shown[Any]:
-    made = raypipe.promote(run, gates, store, min_scored, session, against)
-    return Shown(made, _print_release)
-
-
-@command("rollback", "--store /data/store")
-def rollback(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
-    return Shown(raypipe.rollback(place.uri(session), session), _print_release)
-
-
-def _print_release(found: ReleaseResult) -> None:
-    from raypipe.runs.gates import seen_by_a_fit
-
-    made, score = found.release, _score(found.rows()[0])
-    seen = seen_by_a_fit(made.seen)
-    print(f"live in {found.store}: {made.id}, recipe {made.title}, run {made.run}, {score}{seen}")
-
-
-def _score(row: ReleaseLine) -> str:
-    """Formats the measures of a release, with the number of questions behind each."""
-    said = []
-    if row.score is not None:
-        said.append(f"{row.score:+.3f} on {row.scored} of {row.questions}")
-    lead = row.measure
-    if lead is not None and lead.measure != "score" and lead.mean is not None:
-        said.append(f"{lead.measure} {lead.mean:.3f} on {lead.scored} of {lead.of}")
-    return ", ".join(said) or "not scored"
-
-
-@command("releases", "--store /data/store")
-def releases(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
-    def show(found: ReleasesResult) -> None:
-        rows = [(r.id, "live" * r.live, r.recipe, r.run, _score(r)) for r in found.releases]
-        if rows:
-            table(("release", "live", "recipe", "run", "score"), rows)
-        else:
-            print("no releases; `raypipe promote DIR` makes one of a finished eval")
-
-    return Shown(raypipe.releases(place.uri(session), session), show)
-
-
-@command("prune", "--store /data/store")
-def prune(
-    session: Session,
-    *,
-    place: shared.StoreFlags,
-    dry_run: bool = arg("list what would be deleted"),
-    abandon: Sequence[str] = arg(
-        "give up this unfinished work, as named by a refused prune", "RUN", each=True
-    ),
-    replies: Sequence[str] = arg(
-        "also delete replies of this model, which must be out of use", "MODEL", each=True
-    ),
-) -> Shown[Any]:
-    def show(found: PruneResult) -> None:
-        for r in found.removed:
-            print(f"{r.kind} {r.name}: {r.rows} rows")
-        things = "1 thing" if len(found.removed) == 1 else f"{len(found.removed)} things"
-        print(f"{things} {'would be deleted' if found.dry_run else 'deleted'}")
-        live, old = found.disk.live / 1e6, found.disk.old / 1e6
-        print(f"tables: {live:,.1f} MB as they are now, {old:,.1f} MB of older versions")
-
-    return Shown(raypipe.prune(place.uri(session), dry_run, abandon, replies, session), show)
-
-
-@command("forget", "https://example.org/page --reason 'licence ended' --yes --store /data/store")
-def forget(
-    session: Session,
-    names: Sequence[str] = arg(
-        "urls, paths or ids of documents, ids of sources, questions", "ID", needed=True
-    ),
-    *,
-    dry_run: bool = arg("list the places that hold it or rest on it; this or --yes is required"),
-    yes: bool = arg("remove it permanently"),
-    reason: str = arg("reason that its tombstone shows when it is ingested again", "TEXT", default=""),
-    runs: Sequence[str] = arg("also this folder of runs or labels (under $RAYPIPE_HOME)", "DIR", each=True),
-    place: shared.StoreFlags,
-) -> Shown[Any]:
-    if dry_run == yes:
-        raise ConfError("expected one of --dry-run and --yes")
-
-    def show(found: ForgetResult) -> None:
-        for h in found.holdings:
-            print(f"{h.place}: {h.rows} {h.does}" if h.rows else f"{h.place}: {h.does}")
-        again = " by finishing what a killed command began" if found.finished else ""
-        for t in found.targets if not dry_run else ():
-            said = f"{t.kind} {t.name} is forgotten{again}; tombstone {t.tombstone[:8]}"
-            print(f"{said} refuses it from now on")
-        if dry_run:
-            what = ", ".join(f"{t.kind} {t.name}" for t in found.targets)
-            print(f"{what}: {len(found.holdings)} places hold it; nothing was removed (--yes removes it)")
-
-    return Shown(raypipe.forget(names, place.uri(session), dry_run, reason, runs, session), show)

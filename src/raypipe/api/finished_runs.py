@@ -102,11 +102,11 @@ def finished_run(run: str | Path) -> FinishedRun:
 
 @outside_loop
 def why(run: str | Path, row: str) -> WhyResult:
-    """Explains the answer to one question of a finished run.
+    """Explains the answer to one question of a finished run: its sources, prompts, replies, key, and each
+    step's requests with reasons.
 
-    The explanation has the searched sources, prompts, replies, the answer's key, and each step's requests
-    with reasons. `run` is the folder of an eval. `row` is a question's id, or a unique prefix of an id.
-    Raises DataError if there is no such run or question.
+    `run` is the folder of an eval. `row` is a question's id, or a unique prefix of an id. Raises DataError if
+    there is no such run or question.
     """
     folder = RunFolder(Session().local_run(run))
     record = read(folder.path)
@@ -127,8 +127,8 @@ def faults(
 ) -> FaultsResult:
     """Lists the rows of a finished run that have faults, with reason, number of tries and outcome.
 
-    `run` is the folder of an eval; None: lists the lines and files that could not be read into `store`.
-    Raises DataError if there is no finished run, and for a store into which nothing was read.
+    `run` None: lists the lines and files that could not be read into `store`. Raises DataError if there is no
+    finished run, and for a store into which nothing was read.
     """
     if run is None:
         opened = (session or Session()).store(store)
@@ -137,14 +137,13 @@ def faults(
             raise DataError(f"{opened.uri}: the store is empty. `raypipe ingest PATH` reads files into it")
         return FaultsResult("", RowFaults(unread, ()))
     record = read((session or Session()).local_run(run))
-    store = Store.open(record.store)
+    opened = Store.open(record.store)
     # No task runs, so the settings of the worker have no effect.
-    place = WorkerConfig(store.uri, "transformers", record.device, 1)
+    worker = WorkerConfig(opened.uri, "transformers", record.device, 1)
     silent = Progress(sys.stderr, silent=True)
-    pipeline = Pipeline(store, description(record.recipe), place, TaskSizes(1, 1), inline, silent)
-    questions = questions_of(
-        pipeline, sorted(id for id, k in answer_keys(store, record.run).items() if not k.kept), None
-    )
+    pipeline = Pipeline(opened, description(record.recipe), worker, TaskSizes(1, 1), inline, silent)
+    answered = sorted(id for id, key in answer_keys(opened, record.run).items() if not key.kept)
+    questions = questions_of(pipeline, answered, None)
     return FaultsResult(record.run, row_faults(pipeline, questions, {}))
 
 
@@ -152,9 +151,8 @@ def faults(
 def losses(run: str | Path, at: str | None = None) -> LossesResult:
     """Lists the wrong answers of a finished run, with the place where each lost its gold.
 
-    `run` is the folder of an eval. `at` names a place: only questions lost there are listed; None: all.
-    Raises ConfError for an unknown place. Raises DataError if there is no finished run, and for data whose
-    golds are documents, not answers.
+    `at` names a place: only questions lost there are listed; None: all. Raises ConfError for an unknown
+    place. Raises DataError if there is no finished run, and for data whose golds are documents, not answers.
     """
     folder, here = RunFolder(Session().local_run(run)), None if at is None else place(at)
     record = read(folder.path)
@@ -185,13 +183,13 @@ class ExportResult(Result):
 def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str | None = None) -> ExportResult:
     """Writes the results of a finished eval in another shape.
 
-    `run` is the folder of the eval. The shapes are `predictions` (predictions.jsonl), `crag` and `qasper`
-    (the input of these evaluators), `trec` (the ranking), and `oag` (OAG-QA's submission: the best 20
-    papers). `mlflow` writes a run to the MLflow server at the address `out`, in `experiment`; None: an
-    experiment called raypipe. A ranking names documents of a collection by their ids, which the run's store
-    holds, and pages by their addresses. Raises DataError for an unfinished run, for a file `out` of the run
-    itself, and for a run without such results. Raises ConfError if MLflow is not installed, and for an
-    experiment with another shape. Raises Unavailable if the MLflow server does not accept the run.
+    The shapes are `predictions` (predictions.jsonl), `crag` and `qasper` (the input of these evaluators),
+    `trec` (the ranking), and `oag` (OAG-QA's submission: the best 20 papers). `mlflow` writes a run to the
+    MLflow server at the address `out`, in `experiment`; None: an experiment called raypipe. A ranking names
+    documents of a collection by the ids in the run's store, and pages by their addresses. Raises DataError
+    for an unfinished run, for a file `out` of the run itself, and for a run without such results. Raises
+    ConfError if MLflow is not installed, and for an experiment with another shape. Raises Unavailable if the
+    MLflow server does not accept the run.
     """
     folder = RunFolder(Session().local_run(run))
     if shape == "mlflow":
@@ -207,9 +205,7 @@ def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str |
 
 def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult:
     if importlib.util.find_spec("mlflow") is None:
-        raise ConfError(
-            "--as mlflow: MLflow is not installed. `pip install 'raypipe[mlflow]'` installs its client"
-        )
+        raise ConfError("--as mlflow: MLflow is not installed: pip install 'raypipe[mlflow]'")
     import httpx  # its import takes .1 s, and only a server needs it
 
     from raypipe.core.connections import open_client
@@ -220,23 +216,17 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
             with open_client(httpx.Client, timeout=ANSWERS_S) as client:
                 client.get(f"{address.rstrip('/')}/health")
         except (httpx.HTTPError, httpx.InvalidURL) as e:
-            raise Unavailable(
-                f"--out {address}: expected an MLflow server, found none that answers ({e}). Nothing was "
-                "sent, and the run's folder is as it was. Start the server, or name another address, and run "
-                "the same command again"
-            ) from e
+            found = f"expected an MLflow server, found none that answers ({e}). Nothing was sent"
+            raise Unavailable(f"--out {address}: {found}. Start the server, or name another address") from e
     from mlflow import MlflowClient  # an optional dependency
     from mlflow.exceptions import MlflowException
 
     try:
         made = log_run(folder, MlflowClient(tracking_uri=address), experiment)
     except MlflowException as e:
-        raise Unavailable(
-            f"--out {address}: expected an MLflow server that takes a run, such as http://127.0.0.1:5000 "
-            "(`mlflow server` of the package mlflow, which keeps runs in sqlite), or a folder, with "
-            f"MLFLOW_ALLOW_FILE_STORE=true; MLflow says: {str(e).strip(' .')}. Correct that and run the same "
-            "command again"
-        ) from e
+        expected = "an MLflow server (`mlflow server`), or a folder, with MLFLOW_ALLOW_FILE_STORE=true"
+        says = f"MLflow says: {str(e).strip(' .')}"
+        raise Unavailable(f"--out {address}: expected {expected}; {says}. Correct that and try again") from e
     counts = {"params": made.params, "metrics": made.metrics, "artifacts": made.artifacts}
     return ExportResult(address, "mlflow", counts, made.id, made.there)
 
@@ -250,8 +240,8 @@ class RunsResult(Result, rows="runs"):
 
 
 def list_runs(dirs: Data = (), store: Place = None, session: Session | None = None) -> RunsResult:
-    """Lists finished runs by their headers. `dirs` are folders of runs, or folders that contain them; without
-    `dirs`, lists the runs under $RAYPIPE_HOME and those that `store` records."""
+    """Lists finished runs in `dirs`, folders of runs or folders that contain these; without `dirs`, the runs
+    under $RAYPIPE_HOME and those that `store` records."""
     headers, unread = _runs(several(dirs), store, session or Session()).listed()
     return RunsResult(tuple(headers), unread)
 
@@ -298,10 +288,8 @@ def serve_view(
     runs = _runs(dirs, store, session)
     headers, unread = runs.listed()
     if dirs and not headers:
-        raise ConfError(
-            f"{', '.join(map(str, dirs))}: expected finished evals, found none{left_out(unread)}. `raypipe "
-            "view` shows those under $RAYPIPE_HOME"
-        )
+        none = f"expected finished evals, found none{left_out(unread)}"
+        raise ConfError(f"{', '.join(map(str, dirs))}: {none}. `raypipe view` shows those of $RAYPIPE_HOME")
     viewer = Viewer(runs, None if labels is None else Path(labels))
     try:
         server = ViewServer(viewer, port)
