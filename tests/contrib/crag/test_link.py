@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raypipe.contrib.crag.link import Linker, Strictness
-from raypipe.contrib.crag.normalize import fold, typed
+from raypipe.contrib.crag.names import fold, typed
 from raypipe.contrib.crag.records import MOST_NEAR
 from raypipe.contrib.crag.tables import Tables
 from raypipe.core.errors import ConfError

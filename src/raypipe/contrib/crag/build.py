@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raypipe.contrib.crag.normalize import fold, typed
+from raypipe.contrib.crag.names import fold, typed
 from raypipe.contrib.crag.schema import NAMES, TABLES, Kind
 from raypipe.contrib.crag.tables import read_files, version_of
 from raypipe.core import config
@@ -114,14 +114,13 @@ def _keys(row: Row) -> Iterator[str]:
 
 def _needed(table: str) -> list[set[str]]:
     """Returns sets of columns; a row needs one of each set: a name, and the date of dated values."""
-    names = {meant or column for places in NAMES.values() for t, column, meant in places if t == table}
+    names = {meant for places in NAMES.values() for t, _, meant in places if t == table}
     names = names or {"ticker", "name"} & TABLES[table].keys()
     return [some for some in (names, {"date"} & TABLES[table].keys()) if some]
 
 
 def _check(table: str, files: Sequence[TableFile], where: Where) -> None:
-    """Checks a table of the plan. Raises ConfError for unknown tables, unknown columns and missing
-    columns."""
+    """Raises ConfError for a table of the plan that is unknown, has unknown columns, or lacks columns."""
     if table not in TABLES:
         raise where.error(f"the graph has no such table; {did_you_mean(table, TABLES)}")
     known = TABLES[table].keys() - {FACTS}
@@ -132,9 +131,8 @@ def _check(table: str, files: Sequence[TableFile], where: Where) -> None:
             raise at.at("columns").error(f"unknown {strange[0]!r}; {did_you_mean(strange[0], known)}{more}")
         for some in _needed(table):
             if not some & file.columns.keys():
-                raise at.at("columns").error(
-                    f"expected {' or '.join(sorted(some))}: no call finds a row without"
-                )
+                names = " or ".join(sorted(some))
+                raise at.at("columns").error(f"expected {names}: no call finds a row without")
         if file.attributes and table != "entity":
             raise at.at("attributes").error("expected only with entity")
         if row_files.kind_of(Path(file.file)) != "csv":
@@ -175,23 +173,23 @@ def _cell(line: JsonLine, column: str) -> str:
 
 def _value(text: str, kind: Kind, where: str) -> Any:
     """Converts a cell to the kind of its column. Raises DataError with `where` if it does not fit."""
-    found: Any = text
+    value: Any = text
     if kind in ("int", "real"):
         number = typed(text)
         right = isinstance(number, float) and (kind == "real" or number.is_integer())
-        found = (int(number) if kind == "int" else number) if right and number is not None else None
+        value = (int(number) if kind == "int" else number) if right and number is not None else None
     elif kind == "bool":
-        found = _BOOLS.get(text.lower())
+        value = _BOOLS.get(text.lower())
     elif kind == "list":
-        found = [item.strip() for item in text.split(";") if item.strip()] or None
+        value = [item.strip() for item in text.split(";") if item.strip()] or None
     elif kind == "date":
         try:
-            found = date.fromisoformat(text)
+            value = date.fromisoformat(text)
         except ValueError:
-            found = None
-    if found is None:
+            value = None
+    if value is None:
         raise DataError(f"{where}: expected {_EXPECTED[kind]}, found {text[:80]!r}")
-    return found
+    return value
 
 
 def _arrow(table: str, rows: Sequence[Row]) -> pa.Table:
@@ -206,14 +204,14 @@ def _arrow(table: str, rows: Sequence[Row]) -> pa.Table:
 
 def _entities(lines: Iterable[Row]) -> list[Row]:
     """Merges the lines about each name into one row. An attribute keeps all its values, in order."""
-    found: dict[str | None, Row] = {}
+    entities: dict[str | None, Row] = {}
     for line in lines:
-        row = found.setdefault(fold(line["name"]), {"name": line["name"], FACTS: {}})
+        row = entities.setdefault(fold(line["name"]), {"name": line["name"], FACTS: {}})
         for key, value in line.get(FACTS, {}).items():
             row[FACTS][key] = _joined(row[FACTS].get(key), value, "; ")
         if text := line.get("summary_text"):
             row["summary_text"] = _joined(row.get("summary_text"), text, " ")
-    return list(found.values())
+    return list(entities.values())
 
 
 def _joined(before: str | None, value: str, by: str) -> str:

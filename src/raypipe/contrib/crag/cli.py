@@ -1,8 +1,4 @@
-"""The commands `kg` and `facts`: run calls over a knowledge graph, build or serve one, draft and import
-examples of calls, score written calls, propose refresh periods, and convert public data.
-
-The API of a command is imported when the command runs, so that help stays quick.
-"""
+"""Commands `kg` and `facts`. The API of a command is imported when it runs, so that help stays quick."""
 
 from __future__ import annotations
 
@@ -41,15 +37,15 @@ def kg_run(
     from raypipe.contrib.crag.api.graphs import run_calls
 
     text = sys.stdin.read() if program == "-" else program
-    found = run_calls(text, graph, time, session)
-    return Shown(found, _print_calls, after=lambda: _require_rows(found))
+    result = run_calls(text, graph, time, session)
+    return Shown(result, _print_calls, after=lambda: _require_rows(result))
 
 
-def _require_rows(found: CallsResult) -> None:
-    failed = [(r.call, r.fault) for r in found.results if r.fault is not None]
+def _require_rows(result: CallsResult) -> None:
+    failed = [(r.call, r.fault) for r in result.results if r.fault is not None]
     if failed:
         call, fault = failed[0]
-        counts = f"{len(failed)} of {len(found.results)} calls failed"
+        counts = f"{len(failed)} of {len(result.results)} calls failed"
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise DataError(f"{counts}: {call}: {fault.reason}: {fault.detail}{more}")
 
@@ -80,9 +76,9 @@ def kg_build(
     """Build a graph's folder from CSV files: their columns become entities, attributes and dated values."""
     from raypipe.contrib.crag.api.graphs import GraphResult, build_graph
 
-    def show(found: GraphResult) -> None:
-        table(("table", "lines", "rows", "keys"), [list(row.values()) for row in found.rows()])
-        print(found.title, f"serve it with raypipe kg serve --graph {out}", sep="\n")
+    def show(result: GraphResult) -> None:
+        table(("table", "lines", "rows", "keys"), [list(row.values()) for row in result.rows()])
+        print(result.title, f"serve it with raypipe kg serve --graph {out}", sep="\n")
 
     return Shown(build_graph(plan, out), show)
 
@@ -166,14 +162,14 @@ def kg_score(
 
     if out is not None:
         require_file(out, "--out")
-    found = score_calls(gold, predictions, graph, reply, session)
+    result = score_calls(gold, predictions, graph, reply, session)
     if out is not None:
-        write_json_lines(out, found.rows())
-    return Shown(found, _print_score)
+        write_json_lines(out, result.rows())
+    return Shown(result, _print_score)
 
 
-def _print_score(found: KgScoreResult) -> None:
-    tree, rows = found.to_dict(), []
+def _print_score(result: KgScoreResult) -> None:
+    tree, rows = result.to_dict(), []
     for part in ({"label": "", "value": "all", "measures": tree["measures"]}, *tree["slices"]):
         of = max(m["of"] for m in part["measures"])
         cells = ["-" if m["rate"] is None else f"{m['rate']:.3f}" for m in part["measures"]]
@@ -196,11 +192,11 @@ def kg_refresh(
     """Propose how long a graph's replies stay valid, by domain: a model's opinion, or observed changes."""
     from raypipe.contrib.crag.api.kg_refresh import observed_refresh, propose_refresh
 
-    def show(found: RefreshProposal) -> None:
-        table(("domain", "now", "proposed"), [list(row.values()) for row in found.rows()])
-        seen = [f"{d} {r['changed']} of {r['pairs']} changed" for d, r in found.seen.items()]
+    def show(proposal: RefreshProposal) -> None:
+        table(("domain", "now", "proposed"), [list(row.values()) for row in proposal.rows()])
+        seen = [f"{d} {r['changed']} of {r['pairs']} changed" for d, r in proposal.seen.items()]
         by = propose or ", ".join(seen) or "nothing"
-        print(f"by {by}; to accept it, put into {found.file}, under {found.graph}:\n  {found.line}")
+        print(f"by {by}; to accept it, put into {proposal.file}, under {proposal.graph}:\n  {proposal.line}")
 
     if observed == (propose is not None):
         raise ConfError("expected one of --propose MODEL and --observed")
@@ -228,4 +224,4 @@ def facts_build(
 
     use = f"use it with --graph {kind}={out}"
     built = build_facts(source, kind, out, credits, sentences)
-    return Shown(built, lambda found: print(found.title, use, sep="\n"))
+    return Shown(built, lambda result: print(result.title, use, sep="\n"))

@@ -87,12 +87,8 @@ async def _ask_with_retries(
                 raise GraphFault("bad_request", f"{detail}. The server does not take this request.")
             trouble, after_s = f"status {status}", retry_after_s(reply.headers)
         if (wait_s := backoff.next_s(after_s)) is None:
-            raise GraphFault(
-                "unreachable",
-                f"{client.base_url}{path}: {trouble}, {limits.tries} tries. "
-                "Is the graph's server running there?",
-                transient=True,
-            )
+            detail = f"{client.base_url}{path}: {trouble}, {limits.tries} tries. Is its server running there?"
+            raise GraphFault("unreachable", detail, transient=True)
         await asyncio.sleep(wait_s)
 
 
@@ -114,9 +110,8 @@ def _result(path: str, raw: bytes) -> Any:
     try:
         reply = json.loads(raw)
     except (ValueError, RecursionError) as e:
-        raise GraphFault(
-            "garbage", f"{path}: expected JSON, found {raw[:80]!r}: {e}"[:300], transient=True
-        ) from e
+        detail = f"{path}: expected JSON, found {raw[:80]!r}: {e}"[:300]
+        raise GraphFault("garbage", detail, transient=True) from e
     if not isinstance(reply, dict) or "result" not in reply:
         raise GraphFault("garbage", f'{path}: expected {{"result": ...}}, found {raw[:80]!r}', transient=True)
     return reply["result"]

@@ -17,17 +17,18 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from typing import Final
 
+from raypipe.contrib.crag.calls import finance, movie, music, sports
 from raypipe.contrib.crag.calls.core import LinkedCall, LinkedName
-from raypipe.contrib.crag.calls.registry import CALLS, PLACES, TIMES
-from raypipe.contrib.crag.graph import GraphBackend, GraphFault, ProgramTables, RowRequest
+from raypipe.contrib.crag.graph import Fetch, GraphBackend, GraphFault, ProgramTables, RowRequest
 from raypipe.contrib.crag.language import program as p
 from raypipe.contrib.crag.language.time_words import MONDAY, SUNDAY, When, when
-from raypipe.contrib.crag.normalize import typed
+from raypipe.contrib.crag.names import typed
 from raypipe.contrib.crag.records import CallResult, Link, Value
 from raypipe.contrib.crag.relation import MOST_ROWS, Relation, column_values, counted, first_rows
 from raypipe.contrib.crag.sentences import sentences
@@ -42,6 +43,48 @@ _ARTIST_KEYS: Final = frozenset(
 _PERSON_KEYS: Final = frozenset({"birthday", "gender"})
 
 
+@dataclass(frozen=True, slots=True)
+class GraphCall:
+    """Call: the relation that it selects over the tables, and the requests that fetch its rows.
+
+    A relation holds nothing from after the moment of asking."""
+
+    relation: Callable[[LinkedCall], Relation]
+    fetch: Fetch
+
+
+CALLS: Final[Mapping[str, GraphCall]] = {
+    "person": GraphCall(movie.person, movie.fetch_person),
+    "artist": GraphCall(music.artist, music.fetch_artist),
+    "get_movie": GraphCall(movie.movie, movie.fetch_movie),
+    "get_movie_person_cast": GraphCall(partial(movie.tied, "cast"), movie.fetch_ties),
+    "get_movie_person_crew": GraphCall(partial(movie.tied, "crew"), movie.fetch_ties),
+    "get_movie_person_oscar": GraphCall(partial(movie.tied, "oscar"), movie.fetch_ties),
+    "get_stock_price": GraphCall(finance.price, finance.fetch_company),
+    "get_stock_pe_ratio": GraphCall(partial(finance.metric, "pe_ratio"), finance.fetch_company),
+    "get_stock_market_cap": GraphCall(partial(finance.metric, "market_cap"), finance.fetch_company),
+    "get_stock_eps": GraphCall(partial(finance.metric, "eps"), finance.fetch_company),
+    "get_stock_dividend": GraphCall(finance.dividend, finance.fetch_company),
+    "get_song": GraphCall(music.song, music.fetch_song),
+    "get_grammy_person": GraphCall(partial(music.grammys, "artist"), music.fetch_grammy_artist),
+    "get_grammy_song": GraphCall(partial(music.grammys, "song"), music.fetch_grammy_song),
+    "get_grammy_year": GraphCall(music.grammy_year, music.fetch_grammy_year),
+    "get_nba_on_date": GraphCall(sports.nba, sports.fetch_nba),
+    "get_soccer_on_date": GraphCall(sports.soccer, sports.fetch_soccer),
+    "get_soccer_last_game": GraphCall(sports.soccer, sports.fetch_soccer),
+    "get_soccer_next_game": GraphCall(sports.soccer, sports.fetch_soccer),
+    "get_open": GraphCall(music.entity, music.fetch_entity),
+}
+PLACES: Final = {**p.KINDS, "person": ("person",), "artist": ("artist",)}
+"""Call -> the kind of name of each argument. get_person runs as person or artist. Years are not linked."""
+TIMES: Final = {
+    **dict.fromkeys(("get_stock_price", "get_nba_on_date", "get_soccer_on_date"), "arguments"),
+    "get_soccer_last_game": "last time",
+    "get_soccer_next_game": "next time",
+}
+"""Call with a time -> "arguments" (the time follows the names), or its fixed words for a time."""
+
+
 async def run(
     program: p.Program,
     graph: GraphBackend,
@@ -51,31 +94,31 @@ async def run(
 ) -> list[CallResult]:
     """Runs a program and returns the result of every line, in order.
 
-    `domain` ("movie", "music") decides whether get_person means a person or an artist if its key does not. A
-    wrong program or an unreachable graph raises nothing: the line's result carries the fault."""
-    running, out, number = _Running(graph.open(), now, domain), list[CallResult](), 0
-    for line, place in zip(program.lines, p.places(program), strict=True):
+    If the key of a get_person does not tell, `domain` ("movie", "music") decides if it means a person or an
+    artist. A wrong program or an unreachable graph raises nothing: the line's result carries the fault."""
+    running, out, before = _Running(graph.open(), now, domain), list[CallResult](), 0
+    for line, (number, reads) in zip(program.lines, p.places(program), strict=True):
         started, sent = clock(), len(running.rows.requests)
-        if place.number > number:
-            running.calls[number], running.subject = running.last, ""
-            number = place.number
+        if number > before:
+            running.calls[before], running.subject = running.last, ""
+            before = number
         running.links, running.unknown = [], []
         try:
-            found = await running.line(line)
+            result = await running.line(line)
         except GraphFault as e:
-            found = CallResult(p.print_line(line), fault=e.fault)
+            result = CallResult(p.print_line(line), fault=e.fault)
         except sqlite3.OperationalError as e:
             if "interrupted" not in str(e):
                 raise
             detail = "the query took longer than it may. Ask for less: name an entity or a year."
-            found = CallResult(p.print_line(line), fault=Fault("kg_query", "too_slow", detail, True))
-        if found.fault is not None:
+            result = CallResult(p.print_line(line), fault=Fault("kg_query", "too_slow", detail, True))
+        if result.fault is not None:
             running.last = _Output()
         out.append(
             replace(
-                found,
+                result,
                 number=number,
-                reads=place.reads,
+                reads=reads,
                 subject=running.subject,
                 links=tuple(running.links),
                 unknown=tuple(running.unknown),
@@ -164,11 +207,11 @@ class _Running:
         names, times = line.args[: len(kinds)], line.args[len(kinds) :]
         written = [self._written(a, kind) for a, kind in zip(names, kinds, strict=True)]
         self.subject = next((w[0] for w in written if w), "")
-        there = self._time(how, times)
+        time = self._time(how, times)
         years = tuple(
             int(c.value.value) for c in line.where if c.key == "year" and isinstance(c.value, p.Number)
         )
-        need = RowRequest(name, tuple(w or () for w in written), years, there, self.now)
+        need = RowRequest(name, tuple(w or () for w in written), years, time, self.now)
         await self.rows.ensure(CALLS[name].fetch, need)
         linked, before = [], len(self.links)
         for arg, kind, given in zip(names, kinds, written, strict=True):
@@ -180,12 +223,12 @@ class _Running:
                 "SELECT date FROM price WHERE fold(ticker) = ? ORDER BY date", (linked[0].keys[0],)
             )
             if held:
-                there = self._time("arguments", times, [date.fromisoformat(d) for (d,) in held])
+                time = self._time("arguments", times, [date.fromisoformat(d) for (d,) in held])
         about = [link.name for link in self.links[before:]][:3]
-        if there is not None and there.kind == "days":
-            about.append(str(there.first) if there.first == there.last else f"{there.first} to {there.last}")
-        stars, said = self._stars(line.where), ", ".join(about)
-        call = LinkedCall(self.rows.tables, tuple(linked), line.where, stars, there, self.now, said)
+        if time is not None and time.kind == "days":
+            about.append(str(time.first) if time.first == time.last else f"{time.first} to {time.last}")
+        stars, words = self._stars(line.where), ", ".join(about)
+        call = LinkedCall(self.rows.tables, tuple(linked), line.where, stars, time, self.now, words)
         return CALLS[name].relation(call)
 
     def _written(self, arg: p.Arg, kind: str) -> tuple[str, ...] | None:
@@ -209,8 +252,8 @@ class _Running:
     async def _key(self, name: str, kind: str) -> str:
         """Links a name and returns its key. An unknown name is recorded; its key "" matches no row."""
         if kind == "year":
-            there = when(name, self.now)
-            return str(there.first.year) if there is not None and there.kind == "days" else name
+            year = when(name, self.now)
+            return str(year.first.year) if year is not None and year.kind == "days" else name
         link = await self.rows.linker.link(name, kind)
         if link is None:
             self.unknown.append(name)
@@ -223,18 +266,18 @@ class _Running:
             return None
         if how != "arguments":
             return when(how, self.now)
-        found = []
+        times = []
         for word in [w for a in args for w in (self._written(a, "day") or ())]:
-            there = when(word, self.now, sessions, SUNDAY if len(args) == 1 else MONDAY)
-            if there is None:
+            time = when(word, self.now, sessions, SUNDAY if len(args) == 1 else MONDAY)
+            if time is None:
                 raise GraphFault("bad_time", f"{_DAYS}, found {word!r}")
-            found.append(there)
-        if not found:
+            times.append(time)
+        if not times:
             raise GraphFault("bad_time", f"{_DAYS}, found none")
-        if len(found) == 1:
-            return found[0]
-        firsts = [date.min if t.kind == "earliest" else t.first for t in found]
-        return When("days", min(firsts), max(t.last for t in found))
+        if len(times) == 1:
+            return times[0]
+        firsts = [date.min if t.kind == "earliest" else t.first for t in times]
+        return When("days", min(firsts), max(t.last for t in times))
 
     def _selected(
         self, text: str, relation: Relation, everything: bool, tail: p.Tail, lead: int | None
@@ -244,17 +287,17 @@ class _Running:
         shown = first_rows(relation, self.rows.tables, MOST_ROWS)
         column = relation.column(tail.key or relation.default or relation.label)
         if tail.count:
-            many = counted(relation, column if tail.key else None, self.rows.tables)
-            many = many if limit is None else min(many, limit)
-            self.last = _Output(relation, everything, (many,), True)
-            said = sentences(relation, shown, tail.key, count=many)
+            number = counted(relation, column if tail.key else None, self.rows.tables)
+            number = number if limit is None else min(number, limit)
+            self.last = _Output(relation, everything, (number,), True)
+            told = sentences(relation, shown, tail.key, count=number)
         else:
             most = MOST_ROWS if limit is None else limit
             values = () if column is None else column_values(relation, column, self.rows.tables, most)
             keyed = tail.key is not None or relation.default is not None
             self.last = _Output(relation, everything, tuple(values), keyed)
-            said = sentences(relation, shown, (tail.key or relation.default) if column else None)
-        return CallResult(text, shown, self.last.values, said)
+            told = sentences(relation, shown, (tail.key or relation.default) if column else None)
+        return CallResult(text, shown, self.last.values, told)
 
     def _mean(self, text: str, relation: Relation, tail: p.Tail, lead: int | None) -> CallResult:
         key = tail.key or relation.default

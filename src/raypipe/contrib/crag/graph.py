@@ -83,23 +83,14 @@ class FetchedTables(ProgramTables):
         return True
 
     async def all(self, requests: Iterable[tuple[str, Object]]) -> list[Any]:
-        """Sends requests concurrently and returns their results in order. Raises the first GraphFault, after
-        all requests have ended. Another exception cancels the remaining requests."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._one(path, body)) for path, body in requests]
-        except ExceptionGroup as e:
-            raise e.exceptions[0] from e  # a defect, unwrapped from the group
-        for t in tasks:
-            if isinstance(found := t.result(), GraphFault):
-                raise found
-        return [t.result() for t in tasks]
-
-    async def _one(self, path: str, body: Object) -> Any:
-        try:
-            return await self.ask(path, body)
-        except GraphFault as e:  # a TaskGroup would wrap it
-            return e
+        """Sends requests concurrently and returns their results in order. Raises the first exception, after
+        all requests have ended."""
+        sent = (self.ask(path, body) for path, body in requests)
+        results = await asyncio.gather(*sent, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
 
 
 Fetch: TypeAlias = Callable[[FetchedTables, RowRequest], Awaitable[None]]
@@ -136,23 +127,23 @@ def open_folder(path: Path) -> FolderBackend:
     return FolderBackend(tables, Linker(tables))
 
 
-def _list_of(found: Any, path: str, kind: type, what: str) -> list[Any]:
+def _list_of(reply: Any, path: str, kind: type, what: str) -> list[Any]:
     """Checks that a reply is a list of one type; null is an empty list. Raises GraphFault if not."""
-    if found is None:
+    if reply is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(o, kind) for o in found):
-        raise GraphFault("garbage", f"{path}: expected a list of {what}, found {str(found)[:80]}", True)
-    return found
+    if not isinstance(reply, list) or not all(isinstance(o, kind) for o in reply):
+        raise GraphFault("garbage", f"{path}: expected a list of {what}, found {str(reply)[:80]}", True)
+    return reply
 
 
-def objects(found: Any, path: str) -> list[Object]:
-    return _list_of(found, path, Mapping, "objects")
+def objects(reply: Any, path: str) -> list[Object]:
+    return _list_of(reply, path, Mapping, "objects")
 
 
-def mapping(found: Any, path: str) -> Object | None:
+def mapping(reply: Any, path: str) -> Object | None:
     """Checks that a reply is an object or null. Raises GraphFault if not."""
-    return None if found is None else objects([found], path)[0]
+    return None if reply is None else objects([reply], path)[0]
 
 
-def strings(found: Any, path: str) -> list[str]:
-    return _list_of(found, path, str, "names")
+def strings(reply: Any, path: str) -> list[str]:
+    return _list_of(reply, path, str, "names")

@@ -1,5 +1,4 @@
-"""Adapter of a graph in graphs.yaml to the interface that steps use (`records.Graph`): it runs programs, and
-finds the graph's names in texts."""
+"""Adapter of a graph in graphs.yaml for steps: it runs programs, and finds the graph's names in texts."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from raypipe.contrib.crag.aliases import known_names, short_company, tickers_in
 from raypipe.contrib.crag.calls.movie import movies, people
 from raypipe.contrib.crag.calls.sports import fetch_soccer
 from raypipe.contrib.crag.execute import run
@@ -29,9 +27,9 @@ from raypipe.contrib.crag.graph import (
 from raypipe.contrib.crag.language.parser import Parse, parser
 from raypipe.contrib.crag.language.time_words import When
 from raypipe.contrib.crag.link import LEVELS, Linker, Strictness
-from raypipe.contrib.crag.normalize import fold
+from raypipe.contrib.crag.names import fold, known_names, short_company, tickers_in
 from raypipe.contrib.crag.records import CallResult, Mention, Vectors
-from raypipe.contrib.crag.tables import Contents, read_files, tables_of, version_of
+from raypipe.contrib.crag.tables import read_files, tables_of, version_of
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Embed, Model
 from raypipe.core.records import Fault
@@ -48,7 +46,7 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class GraphAdapter:
-    """Implementation of `records.Graph` over tables or a server."""
+    """Opened knowledge graph, over tables or a server. Any number of programs may run at the same time."""
 
     ref: GraphRef
     graph: GraphBackend
@@ -56,9 +54,13 @@ class GraphAdapter:
     clock: Clock = time.perf_counter  # measures how long a line takes
 
     async def run(self, program: str, asked_at: str, domain: str = "") -> list[CallResult]:
+        """Runs a program, as `execute.run`. Raises DataError for an unreadable moment."""
         return await run(self.parse(program), self.graph, moment(asked_at), domain, self.clock)
 
     async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
+        """Finds the graph's names in each text, as of its moment, in the text's order. Of overlapping names
+        the longest counts. If a server is down, or its graph cannot read the moment, the text's result is a
+        Fault."""
         if isinstance(self.graph, FolderBackend):
             return [self.graph.linker.mentions(text) for text in texts]
         server = self.graph
@@ -74,6 +76,8 @@ class GraphAdapter:
         return list(await asyncio.gather(*map(found, texts, asked_at)))
 
     def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> GraphAdapter:
+        """Returns this graph with the requests to a server sent through `wrap`, such as a memo's wrapper, and
+        with vectors of names from `embedder`."""
         strict, vectors = _linking(self.ref, embedder)
         graph: GraphBackend = self.graph
         if isinstance(graph, ServerBackend):
@@ -83,16 +87,12 @@ class GraphAdapter:
         return dataclasses.replace(self, graph=graph)
 
 
-def _checked(ref: GraphRef) -> Contents:
-    contents = read_files(Path(ref.where))
-    ref.require_version(version_of(contents))
-    return contents
-
-
 def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> GraphAdapter:
     """Opens an entry of kind folder. Raises DataError if the folder has no tables, and ConfError if its
     content has another version than the entry."""
-    tables = tables_of(_checked(ref))
+    contents = read_files(Path(ref.where))
+    ref.require_version(version_of(contents))
+    tables = tables_of(contents)
     folder = FolderBackend(tables, Linker(tables, *_linking(ref, embedder)))
     return GraphAdapter(ref, folder, parser(ref.grammar), clock)
 
@@ -131,11 +131,10 @@ _INFO = "/finance/get_info"
 async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Mention]:
     """Finds the names of a server's graph in a text, in its order. Of overlapping names the longest counts.
 
-    A server has no list of its names, but its searches rank names by the words that they share with the
-    query. Each search therefore gets the whole text, and its results are matched against the text as with
-    embedded tables. Teams and clubs come from `aliases`, clubs of other leagues from the last weekend's
-    games. Companies are found by name or ticker: each word that may be a ticker is looked up, and capitals
-    tell it from a word.
+    A server has no list of its names, but its searches rank names by the words shared with the query. So each
+    search gets the whole text, and its results are matched against the text as with embedded tables. Teams
+    and clubs come from `names`, clubs of other leagues from the last weekend's games. Companies are found by
+    name or ticker: each word that may be a ticker is looked up.
 
     Sends at most `records.MOST_SEARCHES` requests. Raises GraphFault if the server is down or sends
     garbage."""
@@ -143,11 +142,11 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
     await movies(rows, [text])
     await people(rows, [text], films=False)
     paths = [*_SEARCHES.values(), _COMPANIES]
-    *found, companies = [
+    *by_table, companies = [
         strings(names, path)
         for path, names in zip(paths, await rows.all((p, {"query": text}) for p in paths), strict=True)
     ]
-    for table, names in zip(_SEARCHES, found, strict=True):
+    for table, names in zip(_SEARCHES, by_table, strict=True):
         rows.tables.insert(table, [{"name": n} for n in names])
     await _companies(rows, text, companies)
     known = known_names()["teams"]

@@ -2,8 +2,8 @@
 
 Levels are tried in order until one finds a name. `exact`: equal in folded form; nicknames, marked tickers and
 shortened company names count too. `substring`: the words of one name occur in a row in the other. `tokens`:
-enough common words. `embedding`: the vectors, which the caller provides, are near enough. Each kind of name
-has its own levels (`LEVELS`), since strictness differs: a wrong song is worse than none.
+enough common words. `embedding`: vectors are near enough. Each kind of name has its own levels (`LEVELS`),
+since strictness differs: a wrong song is worse than none.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from raypipe.contrib.crag.aliases import known_names, mark_before, short_company, ticker
-from raypipe.contrib.crag.normalize import fold
+from raypipe.contrib.crag.names import fold, known_names, mark_before, short_company, ticker
 from raypipe.contrib.crag.records import MOST_NEAR, Level, Link, Mention, Vectors
-from raypipe.contrib.crag.schema import NAMES, NICKNAMES
+from raypipe.contrib.crag.schema import NAMES
 from raypipe.contrib.crag.tables import Tables, quoted
 from raypipe.core.errors import ConfError
 
@@ -74,7 +73,7 @@ class Linker:
         """Finds names of every kind in a text, compared in folded form; returns them in the text's order. Of
         overlapping names the longest counts."""
         words = [m.span() for m in _WORD.finditer(text)]
-        found: list[Mention] = []
+        mentions: list[Mention] = []
         for i, (start, _) in enumerate(words):
             for _, end in words[i : i + MOST_WORDS]:
                 key = fold(text[start:end]) or ""
@@ -85,10 +84,10 @@ class Linker:
                 }
                 if names:
                     marked = mark_before(text[:start]) if "company" in names else 0
-                    found.append(Mention((start - marked, end), names))
-        found.sort(key=lambda m: (m.span[0] - m.span[1], m.span[0]))
+                    mentions.append(Mention((start - marked, end), names))
+        mentions.sort(key=lambda m: (m.span[0] - m.span[1], m.span[0]))
         kept: list[Mention] = []
-        for m in found:
+        for m in mentions:
             if all(m.span[1] <= k.span[0] or k.span[1] <= m.span[0] for k in kept):
                 kept.append(m)
         return sorted(kept, key=lambda m: m.span)
@@ -135,8 +134,7 @@ class NamePool:
                 words, least = self._words(query), strict.least_shared
                 return self._best(" ".join(words), lambda a: _jaccard(words, self._words(a), least))
             case "embedding":
-                if vectors is None:
-                    raise ValueError("level embedding: expected an embedder, which compares names by meaning")
+                assert vectors is not None  # a rule with this level has an embedder
                 return await self._near(written, vectors, strict.least_near)
 
     def _words(self, folded: str) -> set[str]:
@@ -146,8 +144,7 @@ class NamePool:
         """Finds the alias with the highest score among those that share a word with the query."""
         sharing = {alias for word in query.split() for alias in self.by_word.get(word, ())}
         rated = ((-rate, alias) for alias in sharing if (rate := score(alias)))
-        found = min(rated, default=None)
-        return None if found is None else (self.aliases[found[1]], -found[0])
+        return next(((self.aliases[alias], -rate) for rate, alias in sorted(rated)), None)
 
     async def _near(self, written: str, vectors: Vectors, least: float) -> tuple[str, float] | None:
         """Finds the name with the largest cosine; None if that is below `least`. All calls must pass vectors
@@ -155,10 +152,10 @@ class NamePool:
         if not self.names:
             return None
         if len(self.names) > MOST_NEAR:
+            found = f"{len(self.names)} such as {next(iter(self.names.values()))!r}"
             raise ConfError(
-                f"levels: expected at most {MOST_NEAR} names of a kind that is linked by embedding, found "
-                f"{len(self.names)} such as {next(iter(self.names.values()))!r}. Leave embedding out of its "
-                "levels"
+                f"levels: expected at most {MOST_NEAR} names of a kind that is linked by embedding, "
+                f"found {found}. Leave embedding out of its levels"
             )
         if self.vectors is None:
             self.vectors = await vectors(list(self.names.values()))
@@ -185,7 +182,7 @@ def _read_pool(tables: Tables, kind: str) -> NamePool:
     pool = NamePool(company=kind == "company")
     later: list[tuple[str, str]] = []
     for table, column, meant in NAMES[kind]:
-        wanted = quoted(meant or column)
+        wanted = quoted(meant)
         rows = tables.query(
             f"SELECT DISTINCT {quoted(column)}, {wanted} FROM {quoted(table)} "
             f"WHERE {quoted(column)} IS NOT NULL AND {wanted} IS NOT NULL ORDER BY 1, 2"
@@ -196,10 +193,9 @@ def _read_pool(tables: Tables, kind: str) -> NamePool:
             pool.add(alias, key)
             if pool.company and column != "ticker":
                 later.append((short_company(alias), key))
-    if kind in NICKNAMES:
-        rows = tables.query(
-            "SELECT name, alias FROM team WHERE sport = ? AND name IS NOT NULL ORDER BY 1", (NICKNAMES[kind],)
-        )
+    if kind in ("nba", "soccer"):  # a sport's teams
+        sql = "SELECT name, alias FROM team WHERE sport = ? AND name IS NOT NULL ORDER BY 1"
+        rows = tables.query(sql, (kind,))
         for name, alias in rows:  # a team without games is a known name too
             key = fold(name) or ""
             pool.names.setdefault(key, str(name))

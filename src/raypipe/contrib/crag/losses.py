@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from raypipe.contrib.crag.language.program import Program, print_program
@@ -48,13 +49,11 @@ class GraphPath(EvidencePath):
         assert names is not None  # the stage is a kg_query
         self._stage, self._names, self._stages = stage, names, recipe.question
         self._writers = {w: s for s in self._stages for w in s.step.writes()}
-        found = {REPLY + n for n in (names.facts, names.answer) if n is not None}
+        names_written = {REPLY + n for n in (names.facts, names.answer) if n is not None}
         for s in self._stages[self._stages.index(stage) + 1 :]:
-            if s.step.reads() & found and not shows_passages(s.step) and not decides(s.step):
-                found |= {w for w in s.step.writes() if w.startswith(REPLY)}
-        self.replies = frozenset(w.removeprefix(REPLY) for w in found)
-        self._grammar = named_by(GraphRef, stage.step)[0].grammar
-        self._parse: Callable[[str], Program] | None = None
+            if s.step.reads() & names_written and not shows_passages(s.step) and not decides(s.step):
+                names_written |= {w for w in s.step.writes() if w.startswith(REPLY)}
+        self.replies = frozenset(w.removeprefix(REPLY) for w in names_written)
         self._count = Counter[str]()
 
     def lost(self, e: GoldEvidence) -> LostAt:
@@ -87,7 +86,10 @@ class GraphPath(EvidencePath):
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
         if e.labels.get(KG_ANSWERABLE, "").lower() == "false":
             return False
-        told = own.loss == CONCLUDED and self._facts_hold_gold(e)  # the graph's facts hold the gold
+        facts = e.answered.replies.get(self._names.facts, SKIPPED_REPLY)
+        values = [str(v) for x in _lines(e.answered.replies, self._names) for v in x["values"]]
+        held = facts.label == ANSWERED and e.gold.held("\n".join([facts.text, *values]))
+        told = own.loss == CONCLUDED and held  # the graph's facts hold the gold
         return pages.loss == Loss.PAGES or (told and pages.loss not in (Loss.ANSWER, Loss.ROUTING))
 
     def add(self, question: Question, gold: Gold) -> None:
@@ -118,11 +120,13 @@ class GraphPath(EvidencePath):
             None if names.answer is None else count["right"],
         )
 
-    def _canonical(self, program: str) -> str:
-        if self._parse is None:
-            from raypipe.contrib.crag.language.parser import parser  # reading the grammar takes .4 s
+    @cached_property
+    def _parse(self) -> Callable[[str], Program]:
+        from raypipe.contrib.crag.language.parser import parser  # reading the grammar takes .4 s
 
-            self._parse = parser(self._grammar)
+        return parser(named_by(GraphRef, self._stage.step)[0].grammar)
+
+    def _canonical(self, program: str) -> str:
         return print_program(self._parse(program)).casefold()
 
     def _misrouted(self, e: GoldEvidence) -> str | None:
@@ -136,11 +140,6 @@ class GraphPath(EvidencePath):
             if name in e.labels and reply and reply.label not in (e.labels[name], SKIPPED, FAULT):
                 return self._writer(REPLY + name)
         return None
-
-    def _facts_hold_gold(self, e: GoldEvidence) -> bool:
-        facts = e.answered.replies.get(self._names.facts, SKIPPED_REPLY)
-        values = [str(v) for x in _lines(e.answered.replies, self._names) for v in x["values"]]
-        return facts.label == ANSWERED and e.gold.held("\n".join([facts.text, *values]))
 
     def _writer(self, field_name: str) -> str:
         stage = self._writers.get(field_name)

@@ -1,7 +1,7 @@
 """CRAG mock API over tables: every endpoint of the published description, with the shapes of its answers.
 
-A table may have a column `raw` with the endpoint's own object as JSON. A row with such an object is answered
-with it (a film with fields that no call uses); other objects are made from the rows.
+A table may have a column `raw` with the endpoint's own object as JSON. It is then the answer; other objects
+are made from the rows.
 
 Searches are the published ones: words of the lower-cased names without punctuation, Okapi BM25, scores above
 0, ten at most. Music searches drop words whose idf is 4 or less, if that leaves any (among fewer than 84
@@ -16,6 +16,7 @@ import json
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -108,16 +109,13 @@ Made: TypeAlias = Callable[[MockApi, Row], Any]
 """Function that makes the object of an answer from a row."""
 
 
-def _one(table: str, key: str, made: Made) -> Answer:
-    def answer(api: MockApi, body: Body) -> Any:
-        row = api.one(table, key, body["query"])
-        return None if row is None else made(api, row)
-
-    return answer
+def _one(table: str, key: str, made: Made, api: MockApi, body: Body) -> Any:
+    row = api.one(table, key, body["query"])
+    return None if row is None else made(api, row)
 
 
 def _field(table: str, column: str, key: str = "name") -> Answer:
-    return _one(table, key, lambda api, row: row[column])
+    return partial(_one, table, key, lambda api, row: row[column])
 
 
 def _or_raw(made: Made) -> Made:
@@ -154,13 +152,10 @@ def _human(api: MockApi, row: Row) -> Row:
     return person | {k: v for k, v in lists.items() if v}
 
 
-def _found_objects(table: str, column: str, made: Made) -> Answer:
-    def answer(api: MockApi, body: Body) -> list[Any]:
-        names = api.search(table, column, body["query"])
-        rows = (r for n in names for r in api.rows(table, f"{quoted(column)} = ?", (n,)))
-        return [made(api, r) for r in rows][:TOP]
-
-    return answer
+def _found_objects(table: str, column: str, made: Made, api: MockApi, body: Body) -> list[Any]:
+    names = api.search(table, column, body["query"])
+    rows = (r for n in names for r in api.rows(table, f"{quoted(column)} = ?", (n,)))
+    return [made(api, r) for r in rows][:TOP]
 
 
 def _year_info(api: MockApi, body: Body) -> Any:
@@ -175,21 +170,14 @@ def _year_info(api: MockApi, body: Body) -> Any:
     return {"movie_list": films, "oscar_awards": awards} if films or awards else None
 
 
-_BARS: Final = ("Open", "High", "Low", "Close", "Volume")
-
-
-def _history(table: str, shown: Callable[[Row], Any]) -> Answer:
-    """Makes an endpoint that returns a ticker's rows of a table: time -> `shown(row)`."""
-
-    def answer(api: MockApi, body: Body) -> Any:
-        rows = api.rows(table, "ticker = ?", (body["query"],))
-        return {f"{r['date']} {r.get('time', '00:00')}:00 EST": shown(r) for r in rows} or None
-
-    return answer
+def _history(table: str, shown: Callable[[Row], Any], api: MockApi, body: Body) -> Any:
+    """Returns a ticker's rows of a table: time -> `shown(row)`."""
+    rows = api.rows(table, "ticker = ?", (body["query"],))
+    return {f"{r['date']} {r.get('time', '00:00')}:00 EST": shown(r) for r in rows} or None
 
 
 def _bar(row: Row) -> Row:
-    return {b: row[b.lower()] for b in _BARS}
+    return {bar: row[bar.lower()] for bar in ("Open", "High", "Low", "Close", "Volume")}
 
 
 @_or_raw
@@ -197,12 +185,9 @@ def _company(api: MockApi, row: Row) -> Row:
     return {"symbol": row["ticker"]} | {k: v for k, v in row.items() if v is not None}
 
 
-def _best(category: str) -> Answer:
-    def answer(api: MockApi, body: Body) -> Any:
-        rows = api.rows("grammy", "winner AND year = ? AND lower(category) = ?", (body["query"], category))
-        return [r["nominee"] for r in rows] or None
-
-    return answer
+def _best(category: str, api: MockApi, body: Body) -> Any:
+    rows = api.rows("grammy", "winner AND year = ? AND lower(category) = ?", (body["query"], category))
+    return [r["nominee"] for r in rows] or None
 
 
 def _awards(column: str, body: Body, api: MockApi) -> list[Row]:
@@ -281,35 +266,35 @@ ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
         for column, path in columns.items()
     },
     "/open/search_entity_by_name": MockEndpoint(_search("entity")),
-    "/open/get_entity": MockEndpoint(_one("entity", "name", _entity)),
-    "/movie/get_person_info": MockEndpoint(_found_objects("person", "name", _human)),
-    "/movie/get_movie_info": MockEndpoint(_found_objects("movie", "title", _film)),
+    "/open/get_entity": MockEndpoint(partial(_one, "entity", "name", _entity)),
+    "/movie/get_person_info": MockEndpoint(partial(_found_objects, "person", "name", _human)),
+    "/movie/get_movie_info": MockEndpoint(partial(_found_objects, "movie", "title", _film)),
     "/movie/get_year_info": MockEndpoint(_year_info),
-    "/movie/get_movie_info_by_id": MockEndpoint(_one("movie", "id", _film), _NUMBER),
-    "/movie/get_person_info_by_id": MockEndpoint(_one("person", "id", _human), _NUMBER),
+    "/movie/get_movie_info_by_id": MockEndpoint(partial(_one, "movie", "id", _film), _NUMBER),
+    "/movie/get_person_info_by_id": MockEndpoint(partial(_one, "person", "id", _human), _NUMBER),
     "/finance/get_company_name": MockEndpoint(_search("company")),
     "/finance/get_ticker_by_name": MockEndpoint(_field("company", "ticker")),
-    "/finance/get_price_history": MockEndpoint(_history("price", _bar)),
-    "/finance/get_detailed_price_history": MockEndpoint(_history("price_detail", _bar)),
-    "/finance/get_dividends_history": MockEndpoint(_history("dividend", lambda row: row["value"])),
-    "/finance/get_info": MockEndpoint(_one("company", "ticker", _company)),
+    "/finance/get_price_history": MockEndpoint(partial(_history, "price", _bar)),
+    "/finance/get_detailed_price_history": MockEndpoint(partial(_history, "price_detail", _bar)),
+    "/finance/get_dividends_history": MockEndpoint(partial(_history, "dividend", lambda row: row["value"])),
+    "/finance/get_info": MockEndpoint(partial(_one, "company", "ticker", _company)),
     "/music/search_artist_entity_by_name": MockEndpoint(_search("artist", RARE)),
     "/music/search_song_entity_by_name": MockEndpoint(_search("song", RARE)),
     "/music/get_billboard_rank_date": MockEndpoint(_billboard, {"rank": "int", "date": "string?"}),
     "/music/get_billboard_attributes": MockEndpoint(
         _billboard_attribute, {"date": "string", "attribute": "string", "song_name": "string"}
     ),
-    "/music/grammy_get_best_artist_by_year": MockEndpoint(_best("best new artist"), _NUMBER),
+    "/music/grammy_get_best_artist_by_year": MockEndpoint(partial(_best, "best new artist"), _NUMBER),
     "/music/grammy_get_award_count_by_artist": MockEndpoint(lambda a, b: len(_awards("artist", b, a))),
     "/music/grammy_get_award_count_by_song": MockEndpoint(lambda a, b: len(_awards("nominee", b, a))),
-    "/music/grammy_get_best_song_by_year": MockEndpoint(_best("song of the year"), _NUMBER),
+    "/music/grammy_get_best_song_by_year": MockEndpoint(partial(_best, "song of the year"), _NUMBER),
     "/music/grammy_get_award_date_by_artist": MockEndpoint(
         lambda a, b: list(dict.fromkeys(r["year"] for r in _awards("artist", b, a)))
     ),
-    "/music/grammy_get_best_album_by_year": MockEndpoint(_best("album of the year"), _NUMBER),
+    "/music/grammy_get_best_album_by_year": MockEndpoint(partial(_best, "album of the year"), _NUMBER),
     "/music/grammy_get_all_awarded_artists": MockEndpoint(_new_artists, {}),
     "/music/get_lifespan": MockEndpoint(
-        _one("artist", "name", lambda a, r: [r["birth_date"], r["end_date"]])
+        partial(_one, "artist", "name", lambda a, r: [r["birth_date"], r["end_date"]])
     ),
     "/sports/soccer/get_games_on_date": MockEndpoint(_soccer, _GAMES),
     "/sports/nba/get_games_on_date": MockEndpoint(_nba, _GAMES),

@@ -1,8 +1,7 @@
 """Public data as sentences: built once from published CSV files, then looked up by year or name.
 
 There are four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of
-MovieLens by title, shares by ticker and company. Sentences are those of the team's code or, as in its paper,
-"The <attribute> is <value>." for every column. The table is a Parquet file of texts with a year or names.
+MovieLens by title, shares by ticker and company. The table is a Parquet file of texts with a year or names.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raypipe.contrib.crag.aliases import short_company
 from raypipe.contrib.crag.link import NamePool, Strictness
-from raypipe.contrib.crag.normalize import fold
+from raypipe.contrib.crag.names import fold, short_company
 from raypipe.contrib.crag.records import Level, Near
 from raypipe.contrib.crag.sentences import ordinal
 from raypipe.core.errors import ConfError, DataError
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
 Form: TypeAlias = Literal["prose", "attributes"]
 """Form of the sentences: prose as in db3's code, which differs by kind, or attributes as in its paper."""
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SCHEMA: Final = pa.schema([("year", pa.int32()), ("names", pa.list_(pa.string())), ("text", pa.string())])
 MOST_CHARS: Final = 4_000  # of one text: a film's cast alone can have hundreds of names
 _MAKE: Final = "`raypipe facts build` makes such a file"
@@ -48,6 +45,10 @@ class PublicFact:
     text: str
     year: int | None = None  # of a fact that is looked up by year
     names: tuple[str, ...] = ()  # of a fact that is looked up by name
+
+
+Maker: TypeAlias = Callable[[Row, Mapping[str, str]], PublicFact | None]
+"""Function that makes a fact from a CSV line and the texts of casts; None if a value is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,19 @@ def build(
     """
     if credits is not None and kind != "movielens":
         raise ConfError(f"--credits {credits}: expected only with --source movielens")
-    rows = list(_rows(source, _NEEDED[kind]))
+    needed, make = _KINDS[kind]
+    rows = list(_rows(source, needed))
     people = {} if credits is None else _people(credits)
-    made = [_MAKERS[kind](row, people) for row in rows]
+    made = [make(row, people) for row in rows]
     if form == "attributes":
-        told = (_described(row, people) for row in rows)
-        made = [fact and replace(fact, text=text) for fact, text in zip(made, told, strict=True)]
+        texts = (_described(row, people) for row in rows)
+        made = [fact and replace(fact, text=text) for fact, text in zip(made, texts, strict=True)]
     facts = [fact for fact in made if fact is not None and fact.text]
     if kind == "grammy" and form == "prose":
-        facts = _by_year(facts)
+        years: dict[int, list[str]] = {}
+        for fact in facts:
+            years.setdefault(fact.year or 0, []).append(fact.text)
+        facts = [PublicFact(f"Grammy awards of {y}: {' '.join(years[y])}", y) for y in sorted(years)]
     if not facts:
         raise DataError(f"{source}: expected lines of kind {kind}, found none that could be used")
     valid = (f.text.encode("utf-8", "replace").decode().replace("\0", " ") for f in facts)
@@ -95,10 +100,10 @@ def _rows(source: Path, needed: Sequence[tuple[str, ...]]) -> Iterator[Row]:
     try:
         with source.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             reader = csv.DictReader(file)
-            there = {(name or "").strip().lower() for name in reader.fieldnames or ()}
+            columns = {(name or "").strip().lower() for name in reader.fieldnames or ()}
             for names in needed:
-                if not there & set(names):
-                    found = ", ".join(sorted(there))[:200]
+                if not columns & set(names):
+                    found = ", ".join(sorted(columns))[:200]
                     raise DataError(f"{source}: expected a column {' or '.join(names)}, found {found}")
             for row in reader:
                 yield {
@@ -143,37 +148,18 @@ def _grammy(row: Row, people: Mapping[str, str]) -> PublicFact | None:
     return PublicFact(f"The {category} is {nominee}{by}." if category in _BEST else "", year)
 
 
-def _by_year(facts: Sequence[PublicFact]) -> list[PublicFact]:
-    years: dict[int, list[str]] = {}
-    for fact in facts:
-        years.setdefault(fact.year or 0, []).append(fact.text)
-    return [PublicFact(f"Grammy awards of {y}: {' '.join(years[y])}", y) for y in sorted(years)]
-
-
-_DULL: Final = frozenset(
-    {
-        "id",
-        "imdb_id",
-        "poster_path",
-        "homepage",
-        "video",
-        "backdrop_path",
-        "overview",
-        "img",
-        "published_at",
-        "updated_at",
-    }
-)
+_DULL_COLUMNS = "id imdb_id poster_path homepage video backdrop_path overview img published_at updated_at"
+_DULL: Final = frozenset(_DULL_COLUMNS.split())
 
 
 def _described(row: Row, people: Mapping[str, str]) -> str:
     """Describes each column of a line in a sentence. A list of objects becomes a list of their names."""
-    said = (
+    named = (
         (k, ", ".join(x["name"] for x in _items(v)) if v.startswith("[") else v)
         for k, v in row.items()
         if k not in _DULL
     )
-    parts = [f"The {key.replace('_', ' ')} is {value}." for key, value in said if value]
+    parts = [f"The {key.replace('_', ' ')} is {value}." for key, value in named if value]
     return " ".join([*parts, people.get(row.get("id", ""), "")])
 
 
@@ -187,13 +173,13 @@ def _movielens(row: Row, people: Mapping[str, str]) -> PublicFact | None:
 
 def _people(credits: Path) -> dict[str, str]:
     """Reads casts and crews: film id -> "the <job> is X; X plays Y;"."""
-    found = {}
+    people = {}
     for row in _rows(credits, [("id", "movie_id"), ("cast",), ("crew",)]):
         cast = [f"{p['name']} plays {p['character']};" for p in _items(row["cast"]) if p.get("character")]
         crew = [f"the {p['job']} is {p['name']};" for p in _items(row["crew"]) if p.get("job")]
         # The head of each list: an extra in a crowd must not push the director out of a bounded text.
-        found[_first(row, "id", "movie_id")] = " ".join([*crew[:20], *cast[:30]])
-    return found
+        people[_first(row, "id", "movie_id")] = " ".join([*crew[:20], *cast[:30]])
+    return people
 
 
 def _items(text: str) -> list[dict[str, Any]]:
@@ -201,13 +187,13 @@ def _items(text: str) -> list[dict[str, Any]]:
     if not text.startswith("["):
         return []
     try:
-        found = json.loads(text)
+        items = json.loads(text)
     except ValueError:
         try:
-            found = ast.literal_eval(text)
+            items = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return []
-    return [x for x in found if isinstance(x, dict) and isinstance(x.get("name"), str)]
+    return [x for x in items if isinstance(x, dict) and isinstance(x.get("name"), str)]
 
 
 def _stocks(row: Row, people: Mapping[str, str]) -> PublicFact | None:
@@ -225,19 +211,13 @@ _MEASURES: Final = (
     ("earnings per share (eps)", ("eps", "earnings/share", "earnings per share", "eps (ttm)")),
     ("p/e ratio", ("pe", "p/e", "pe ratio", "pe_ratio", "p/e ratio", "price/earnings", "pe ratio (ttm)")),
 )
-_NEEDED: Final[Mapping[Kind, Sequence[tuple[str, ...]]]] = {
-    "oscar": [("year_ceremony",), ("category",), ("name",), ("film",), ("winner",)],
-    "grammy": [("year",), ("category",), ("nominee",), ("winner",)],
-    "movielens": [("title",)],
-    "stocks": [_TICKER, _COMPANY],
+_KINDS: Final[Mapping[Kind, tuple[Sequence[tuple[str, ...]], Maker]]] = {
+    "oscar": ([("year_ceremony",), ("category",), ("name",), ("film",), ("winner",)], _oscar),
+    "grammy": ([("year",), ("category",), ("nominee",), ("winner",)], _grammy),
+    "movielens": ([("title",)], _movielens),
+    "stocks": ([_TICKER, _COMPANY], _stocks),
 }
-_MAKERS: Final[Mapping[Kind, Callable[[Row, Mapping[str, str]], PublicFact | None]]] = {
-    "oscar": _oscar,
-    "grammy": _grammy,
-    "movielens": _movielens,
-    "stocks": _stocks,
-}
-"""Kind -> function that makes a fact from a CSV line and the texts of casts; None if a value is missing."""
+"""Kind -> groups of columns, of which a file has one each, and the function that makes a fact."""
 
 
 # ---------------------------------------------------------------- looked up
@@ -249,7 +229,7 @@ NamedTexts: TypeAlias = tuple[NamePool, Mapping[str, list[str]]]
 
 @dataclass(slots=True)
 class FactsTable:
-    """Implementation of `records.PublicFacts` over one table."""
+    """Opened table of public data: sentences, looked up by year or by name."""
 
     years: dict[int, list[str]] = field(default_factory=dict)
     texts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # text, names as written
@@ -262,6 +242,9 @@ class FactsTable:
     async def about(
         self, name: str, levels: Sequence[Level], company: bool, near: Near | None = None
     ) -> tuple[str, ...]:
+        """Returns the sentences about everything with this name; () if the table lacks the name. The first of
+        `levels` that finds a name links it. `company`: names are those of companies, so legal forms such as
+        "Inc." are ignored. `near` is needed for the level `embedding`."""
         key = (company, near.model if near else "")
         if key not in self.shelves:
             self.shelves[key] = _named_texts(self.texts, company)
@@ -302,10 +285,10 @@ def open_facts(ref: FactsRef) -> FactsTable:
     ref.require_place()
     table, version = _read(Path(ref.where))
     ref.require_version(version)
-    found = FactsTable()
+    opened = FactsTable()
     for row in table.to_pylist():
-        found.add(row["text"], row["year"], row["names"] or ())
-    return found
+        opened.add(row["text"], row["year"], row["names"] or ())
+    return opened
 
 
 def facts_version(path: Path) -> str:

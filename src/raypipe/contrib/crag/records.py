@@ -1,25 +1,17 @@
-"""Records and contracts of a knowledge graph and public data: results of calls, linked names, limits.
-
-Other modules of this package hold the tables, the server and the call language. A step reaches them only
-through its kit (`protocols.Kit.data`).
-"""
+"""Records of a knowledge graph and of public data: results of calls, linked names, limits."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from raypipe.core.protocols import Embed, Model
 from raypipe.core.records import Fault, Span
-from raypipe.core.references import Request
 
 Level: TypeAlias = Literal["exact", "substring", "tokens", "embedding"]
 Value: TypeAlias = str | int | float | bool
-
-
 Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
 """Names -> (names, dim) float32, unit rows."""
 
@@ -31,22 +23,6 @@ class Near:
     model: str  # identity of the embedder
     vectors: Vectors
     least: float  # least cosine at which two names count as the same, -1..1
-
-
-class PublicFacts(Protocol):
-    """Opened table of public data: sentences, looked up by year or by name."""
-
-    def of_year(self, year: int) -> tuple[str, ...]:
-        """Returns the sentences about a year, in the order of the source; () if there are none."""
-        ...
-
-    async def about(
-        self, name: str, levels: Sequence[Level], company: bool, near: Near | None = None
-    ) -> tuple[str, ...]:
-        """Returns the sentences about everything with this name; () if the table lacks the name. The first of
-        `levels` that finds a name links it. `company`: names are those of companies, so legal forms such as
-        "Inc." are ignored. `near` is needed for the level `embedding`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +88,3 @@ class GraphReplies:
     rule: str | None  # read: its label names the rule; None: no rule
     answer: str | None  # written: the rule's answer; None: no rule
     trace: str | None  # written: a line of JSON for each line of the program; None: no trace
-
-
-class Graph(Protocol):
-    """Opened knowledge graph. Any number of programs may run at the same time."""
-
-    async def run(self, program: str, asked_at: str, domain: str = "") -> list[CallResult]:
-        """Runs a program as of the moment of asking; returns the result of every line. `domain` decides
-        whether `get_person` means a person or an artist if its key does not. A wrong program or an
-        unreachable graph raises nothing: the line's result carries the fault. Raises DataError for an
-        unreadable moment."""
-        ...
-
-    async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
-        """Finds the graph's names in each text, as of its moment, in the text's order. Of overlapping names
-        the longest counts. If a server is down, or its graph cannot read the moment, the text's result is a
-        Fault."""
-        ...
-
-    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Graph:
-        """Returns this graph with its requests, if any, sent through `wrap`, such as a memo's wrapper. Names
-        that are linked by meaning get their vectors from `embedder`."""
-        ...

@@ -10,12 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from raypipe.contrib.crag.records import MOST_LINKED, MOST_NEAR, Graph, Level, PublicFacts
+from raypipe.contrib.crag.records import MOST_LINKED, MOST_NEAR, Level
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Embed, Model
 from raypipe.core.references import EntryContext, Reference, Request, Tools
+
+if TYPE_CHECKING:
+    from raypipe.contrib.crag.graph_adapter import GraphAdapter
+    from raypipe.contrib.crag.public_data import FactsTable
 
 REFRESH: Mapping[str, float] = MappingProxyType({"static": math.inf, "daily": 86400.0, "live": 0.0})
 """Word for how long a reply stays valid -> seconds."""
@@ -47,13 +51,12 @@ class GraphEntry:
                 raise ValueError(f"levels: {strange[0]!r} is no kind of name; expected {known}")
         for domain, period in self.refresh.items():
             if isinstance(period, str) and period not in REFRESH:
-                raise ValueError(
-                    f"refresh: {domain}: expected {', '.join(REFRESH)} or seconds, found {period!r}"
-                )
+                words = ", ".join(REFRESH)
+                raise ValueError(f"refresh: {domain}: expected {words} or seconds, found {period!r}")
 
 
 @dataclass(frozen=True, slots=True)
-class GraphRef(Reference[Graph]):
+class GraphRef(Reference["GraphAdapter"]):
     """Reference to a graph. Its identity covers all that decides its answers, not its location."""
 
     kind: Literal["folder", "server"]  # a folder of tables, or the CRAG mock API at http://HOST:PORT
@@ -73,35 +76,30 @@ class GraphRef(Reference[Graph]):
 
     @classmethod
     def lies_at(cls, entry: GraphEntry, place: str) -> bool:
-        return (entry.kind == "server") == _is_address(place)
+        return (entry.kind == "server") == place.startswith(("http://", "https://"))
 
     @classmethod
     def of_entry(cls, name: str, entry: GraphEntry, place: str, context: EntryContext) -> Self:
-        """Makes the reference of an entry. Raises ConfError if an address is given for a folder, or the
-        reverse, and if the embedder is another kind of model."""
+        """Makes the reference of an entry. Raises ConfError if `place` is no place of the entry's kind, or if
+        the embedder is another kind of model."""
         grammar = context.files.below("grammar", "calls", ".lark").read_text(encoding="utf-8")
-        ref = cls._at(name, entry, place, grammar)
+        ref = cls(name, "", "nowhere", "folder", grammar, entry.levels)
+        if place:
+            if not cls.lies_at(entry, place):
+                what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
+                raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
+            version = entry.version or cls.version_at(Path(place))
+            if entry.kind == "folder":  # workers may have another working directory
+                place = str(Path(place).absolute())
+            seconds = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
+            refresh = MappingProxyType({d: s for d, s in seconds.items() if math.isfinite(s)})
+            ref = cls(name, place, version, entry.kind, grammar, entry.levels, refresh)
         if entry.near is None:
             return ref
-        here = context.where.at("embedder")
-        embedder = context.resolve[Model](entry.embedder, here)
+        embedder = context.resolve[Model](entry.embedder, context.where.at("embedder"))
         if embedder.kind != "embedder":
             raise context.where.error(f"embedder: expected a model of kind embedder, found {embedder.kind}")
         return replace(ref, embedder=embedder, near=entry.near)
-
-    @classmethod
-    def _at(cls, name: str, entry: GraphEntry, place: str, grammar: str) -> Self:
-        seconds = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
-        refresh = {d: s for d, s in seconds.items() if math.isfinite(s)}
-        if not place:
-            return cls(name, "", "nowhere", "folder", grammar, entry.levels)
-        if (entry.kind == "server") != _is_address(place):
-            what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
-            raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
-        version = entry.version or cls.version_at(Path(place))
-        if entry.kind == "folder":  # workers may have another working directory
-            place = str(Path(place).absolute())
-        return cls(name, place, version, entry.kind, grammar, entry.levels, MappingProxyType(refresh))
 
     @classmethod
     def version_at(cls, path: Path) -> str:
@@ -109,7 +107,7 @@ class GraphRef(Reference[Graph]):
 
         return tables_version(path)
 
-    def open(self, tools: Tools) -> Graph:
+    def open(self, tools: Tools) -> GraphAdapter:
         from raypipe.contrib.crag import client, graph_adapter
 
         self.require_place()
@@ -134,8 +132,8 @@ class GraphRef(Reference[Graph]):
         return self.refresh if self.kind == "server" else None
 
     def through(
-        self, opened: Graph, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]
-    ) -> Graph:
+        self, opened: GraphAdapter, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]
+    ) -> GraphAdapter:
         return opened.through(wrap, embedder)
 
     def most_vectors(self) -> int:
@@ -146,7 +144,7 @@ class GraphRef(Reference[Graph]):
 
 
 @dataclass(frozen=True, slots=True)
-class FactsRef(Reference[PublicFacts]):
+class FactsRef(Reference["FactsTable"]):
     """Reference to public data: a table that `raypipe facts build` wrote."""
 
     kinds: ClassVar[tuple[str, ...]] = ("facts",)
@@ -159,11 +157,7 @@ class FactsRef(Reference[PublicFacts]):
 
         return facts_version(path)
 
-    def open(self, tools: Tools) -> PublicFacts:
+    def open(self, tools: Tools) -> FactsTable:
         from raypipe.contrib.crag.public_data import open_facts
 
         return open_facts(self)
-
-
-def _is_address(place: str) -> bool:
-    return place.startswith(("http://", "https://"))

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from raypipe.contrib.crag.graph import GraphFault
 from raypipe.contrib.crag.language.program import Cond, Nothing, Number, Star, Text, Value
 from raypipe.contrib.crag.language.time_words import when
-from raypipe.contrib.crag.normalize import fold
+from raypipe.contrib.crag.names import fold
 from raypipe.contrib.crag.records import Value as GraphValue
 from raypipe.contrib.crag.schema import Kind
 from raypipe.contrib.crag.tables import Tables, named_values, quoted, read
@@ -58,9 +58,8 @@ class Relation:
             return self
         text, params = conditions(self, conds, now, stars)
         kept = ", ".join([f"r.{quoted(c)}" for c in self.columns] + [f"r.{ORDER}"])
-        return replace(
-            self, sql=f"SELECT {kept} FROM ({self.sql}) AS r WHERE {text}", params=(*self.params, *params)
-        )
+        sql = f"SELECT {kept} FROM ({self.sql}) AS r WHERE {text}"
+        return replace(self, sql=sql, params=(*self.params, *params))
 
     def sorted(self, key: str, descending: bool) -> Relation:
         column = self.column(key)
@@ -231,18 +230,18 @@ def _number(column: Column, value: Value, now: Moment) -> float:
     try:
         return float(text.replace(",", ""))
     except ValueError:
-        there = when(text, now) if column.name == "year" else None
-    if there is not None and there.kind == "days" and there.first.year == there.last.year:
-        return there.first.year
+        time = when(text, now) if column.name == "year" else None
+    if time is not None and time.kind == "days" and time.first.year == time.last.year:
+        return time.first.year
     raise GraphFault("bad_condition", f"{column.name} is a number, found {text!r}")
 
 
 def _dates(column: Column, op: str, text: str, now: Moment) -> Sql:
     """Compares a date with a day, month, year or words for one. After 2023 means from 2024-01-01 on."""
-    there = when(text, now)
-    if there is None:
+    time = when(text, now)
+    if time is None:
         raise GraphFault("bad_condition", f"{column.name} is a date, found {text!r}")
-    first, last = str(there.first), str(there.last)
+    first, last = str(time.first), str(time.last)
     if op in ("eq", "neq"):
         between = f"{column.sql} {'NOT ' if op == 'neq' else ''}BETWEEN ? AND ?"
         return between, (*column.params, first, last)

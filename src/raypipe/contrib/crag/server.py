@@ -1,7 +1,7 @@
 """HTTP server of a graph's tables with the mock API's endpoints, for tests and demonstrations.
 
-Not for production: one query at a time, no access control, bound to this machine by default. FastAPI checks
-the requests, as in the original; `mock_api` makes the answers.
+Not for production: one query at a time, no access control, this machine only. FastAPI checks the requests, as
+in the original; `mock_api` makes the answers.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def application(api: MockApi) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, e: RequestValidationError) -> JSONResponse:
-        found = [error | {"url": _DOCS + error["type"]} for error in e.errors()]
-        return JSONResponse({"detail": jsonable_encoder(found)}, 422)
+        errors = [error | {"url": _DOCS + error["type"]} for error in e.errors()]
+        return JSONResponse({"detail": jsonable_encoder(errors)}, 422)
 
     @app.exception_handler(OutsideRange)
     async def outside(request: Request, e: OutsideRange) -> PlainTextResponse:
@@ -97,12 +97,12 @@ def _route(api: MockApi, path: str, endpoint: MockEndpoint) -> Callable[..., Awa
 
 
 @contextmanager
-def serve(tables: Tables, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def serve(tables: Tables, port: int = 0) -> Iterator[str]:
     """Serves in a thread of this process during the block; yields the address. Port 0 takes a free port.
 
     Nothing is logged: questions are private. Raises OSError if the port is taken.
     """
-    with socket.create_server((host, port)) as listening:
+    with socket.create_server(("127.0.0.1", port)) as listening:
         config = uvicorn.Config(
             application(MockApi(tables)),
             log_config=None,
@@ -114,7 +114,7 @@ def serve(tables: Tables, host: str = "127.0.0.1", port: int = 0) -> Iterator[st
         thread = threading.Thread(target=server.run, args=([listening],), name="graph-server", daemon=True)
         thread.start()
         try:
-            yield f"http://{host}:{listening.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join()

@@ -25,21 +25,13 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from raypipe.contrib.crag.normalize import fold, typed
+from raypipe.contrib.crag.names import fold, typed
 from raypipe.contrib.crag.schema import NAMES, TABLES, Kind
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import json_lines
 
 MOST_SECONDS: Final = 5.0  # limit of one query; programs are bounded, so only a defect could take longer
-_STORED: Final[dict[Kind, str]] = {
-    "text": "TEXT",
-    "int": "INTEGER",
-    "real": "REAL",
-    "bool": "INTEGER",
-    "date": "TEXT",
-    "list": "TEXT",
-    "map": "TEXT",
-}
+_STORED: Final = {"int": "INTEGER", "bool": "INTEGER", "real": "REAL"}  # SQLite's type of a kind; else TEXT
 _INDEXED: Final = {(table, column) for places in NAMES.values() for table, column, _ in places}
 
 
@@ -58,13 +50,11 @@ class Tables:
 
     def _create(self, table: str, columns: Mapping[str, Kind]) -> None:
         self._db.execute(f"DROP TABLE IF EXISTS {quoted(table)}")
-        declared = ", ".join(f"{quoted(name)} {_STORED[kind]}" for name, kind in columns.items())
+        declared = ", ".join(f"{quoted(name)} {_STORED.get(kind, 'TEXT')}" for name, kind in columns.items())
         self._db.execute(f"CREATE TABLE {quoted(table)} ({declared})")
-        for name in columns:
-            if (table, name) in _INDEXED:
-                self._db.execute(
-                    f"CREATE INDEX {quoted(f'{table}.{name}')} ON {quoted(table)} (fold({quoted(name)}))"
-                )
+        for name in [n for n in columns if (table, n) in _INDEXED]:
+            index = quoted(f"{table}.{name}")
+            self._db.execute(f"CREATE INDEX {index} ON {quoted(table)} (fold({quoted(name)}))")
         if table in ("price", "price_detail", "dividend"):
             self._db.execute(f"CREATE INDEX {quoted(f'{table}.day')} ON {quoted(table)} (ticker, date)")
         self.columns[table] = dict(columns)
@@ -128,8 +118,8 @@ def _stored(value: Any, kind: Kind) -> Any:
     if kind == "map":
         return json.dumps(dict(value), ensure_ascii=False, default=str)
     if kind == "bool":
-        said = value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else value
-        return int(bool(said))
+        truth = value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else value
+        return int(bool(truth))
     if kind == "date":
         return str(value)[:10]
     if isinstance(value, str | int | float) and not isinstance(value, bool) and kind != "text":
@@ -159,9 +149,8 @@ def read_files(folder: Path) -> Contents:
         raise DataError(f"{folder}: expected a folder of tables (movie.parquet, price.csv, ...), found none")
     files = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES and p.stem in TABLES)
     if not files:
-        raise DataError(
-            f"{folder}: expected at least one of {', '.join(TABLES)} as {', '.join(_SUFFIXES)}, found none"
-        )
+        expected = f"at least one of {', '.join(TABLES)} as {', '.join(_SUFFIXES)}"
+        raise DataError(f"{folder}: expected {expected}, found none")
     if twice := sorted({p.stem for p in files if sum(p.stem == q.stem for q in files) > 1}):
         raise DataError(f"{folder}: found two files of table {twice[0]}. Keep one of them.")
     try:

@@ -1,12 +1,13 @@
 """Knowledge graphs: run calls over one, build one from tables, serve a folder of tables, convert public data.
 
-Examples of calls are made as db3 chose its own. A model drafts the calls of some questions, with what failed.
-A person corrects and marks the drafts worth keeping. The import appends these to the bank that prompts show.
+Examples of calls are made as db3 chose its own: a model drafts calls, a person corrects and marks the good
+drafts, and the import appends these to the bank that prompts show.
 """
 
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
@@ -66,10 +67,10 @@ class CallsResult(Result):
 
 def _line(result: CallResult) -> dict[str, Any]:
     names = ("call", "rows", "values", "sentences", "requests", "fault")
-    found = {name: to_jsonable_python(getattr(result, name)) for name in names}
-    if found["fault"] is not None:
-        del found["fault"]["step"]  # no recipe, so the step's name means nothing
-    return {**found, "ms": round(result.ms, 3)}
+    line = {name: to_jsonable_python(getattr(result, name)) for name in names}
+    if line["fault"] is not None:
+        del line["fault"]["step"]  # no recipe, so the step's name means nothing
+    return {**line, "ms": round(result.ms, 3)}
 
 
 @outside_loop
@@ -119,8 +120,8 @@ def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
         raise ConfError(f"--port {port}: expected 0 to 65535")
     from raypipe.contrib.crag.server import serve  # the web framework takes half a second to import
 
-    tables = load(Path(graph))
     with ExitStack() as stack:
+        tables = load(Path(graph))
         try:
             url = stack.enter_context(serve(tables, port=port))
         except OSError as e:
@@ -180,13 +181,11 @@ def build_facts(
 ) -> FactsResult:
     """Converts a published CSV file to a table of facts: sentences by year or name.
 
-    `kind` names the source, which sets the columns. `credits` is MovieLens' file of casts and crews.
-    `sentences`: prose, as in db3's code, or attributes: "The <attribute> is <value>." Raises DataError if the
-    file lacks an expected column, and ConfError if `credits` comes with another kind.
+    `credits` is MovieLens' file of casts and crews. Raises DataError if the file lacks an expected column,
+    and ConfError if `credits` comes with another kind.
     """
     people = Path(credits) if credits else None
-    built = public_data.build(Path(source), kind, Path(out), people, sentences)
-    return FactsResult(Path(out), built)
+    return FactsResult(Path(out), public_data.build(Path(source), kind, Path(out), people, sentences))
 
 
 MAX_TOKENS = 300  # of a drafted program
@@ -203,11 +202,10 @@ def draft_examples(
     session: Session | None = None,
     fields: Fields | None = None,
 ) -> list[dict[str, Any]]:
-    """Drafts examples: a model writes the calls of some questions, and the calls are run over a graph.
+    """Drafts examples: a model writes the calls of `number` questions, and the calls are run over a graph.
 
-    Each draft has the calls, their values and the reasons of failures. `graph` is a folder of tables,
-    `prompt` a name under conf/prompts, `fields` as in `ingest`. Raises ConfError for an unfit prompt or
-    model, and DataError if a file cannot be read.
+    `graph` is a folder of tables, `prompt` a name under conf/prompts, `fields` as in `ingest`. Raises
+    ConfError for an unfit prompt or model, and DataError if a file cannot be read.
     """
     session = session or Session()
     paths = [Path(p) for p in data]
@@ -281,6 +279,5 @@ def import_examples(
     ]
     more = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=200)
     before = path.read_text(encoding="utf-8") if path.is_file() else "examples:\n"
-    lines = "".join(f"  {x}\n" for x in more.splitlines())
-    path.write_text(before.rstrip("\n") + "\n" + lines, encoding="utf-8")
+    path.write_text(before.rstrip("\n") + "\n" + textwrap.indent(more, "  "), encoding="utf-8")
     return len(groups)

@@ -1,23 +1,22 @@
 """Refresh periods of a graph's replies, by domain: proposed from a model's opinion or from observed changes.
 
-In WeKnow, a change detection controlled by a language model decides how often each domain is requested again.
-Here its two halves only propose: the model gives an opinion, and stored replies show how often they differed
-from one period to the next. Nothing changes before a person accepts.
+In WeKnow, a language model that watches changes decides how often each domain is requested again. Here model
+and watching only propose, one each. Nothing changes before a person accepts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served_models import generator_of, replies
 from raypipe.api.session import Place, Session
-from raypipe.contrib.crag.change_rate import ChangeRate, change_rates
 from raypipe.contrib.crag.references import REFRESH
 from raypipe.contrib.crag.schema import TABLES
 from raypipe.core import config
@@ -28,6 +27,9 @@ from raypipe.recipes.resolve import prompt_file
 from raypipe.store.memo.memo import period_of, request_replies_of
 from raypipe.text.thoughts import split_thoughts
 
+LEAST_SEEN: Final = 20  # fewest pairs of replies from which a period is derived
+STALE: Final = 0.05  # share of replies that may be out of date when their period ends
+LIVE_S: Final = 60.0  # a shorter period is "live": replies are not stored
 PROMPT: Final = "weknow/refresh"
 HELD: Final[Mapping[str, tuple[str, ...]]] = {
     "movie": ("movie", "person", "cast", "crew", "oscar"),
@@ -67,7 +69,8 @@ def propose_refresh(graph: str, model: str, session: Session | None = None) -> R
     """
     session = session or Session()
     path, entry = _server(session, graph)
-    return _proposal(path, graph, entry, asyncio.run(_model_periods(session, model)))
+    proposed = asyncio.run(_model_periods(session, model))
+    return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, {})
 
 
 def observed_refresh(graph: str, store: Place = None, session: Session | None = None) -> RefreshProposal:
@@ -88,7 +91,9 @@ def observed_refresh(graph: str, store: Place = None, session: Session | None = 
                 texts.setdefault((request, domain, period), {})[number] = text
     seen = {d: rate for d, rate in change_rates(texts).items() if d in HELD}
     derived = {d: rate.period for d, rate in seen.items() if rate.period is not None}
-    return _proposal(path, graph, entry, {**entry.get("refresh", {}), **derived}, seen)
+    now = entry.get("refresh", {})
+    shown = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in seen.items()}
+    return RefreshProposal(graph, path, now, {**now, **derived}, shown)
 
 
 def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
@@ -101,27 +106,53 @@ def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
     return path, entries[graph]
 
 
-def _proposal(
-    path: Path,
-    graph: str,
-    entry: Mapping[str, Any],
-    proposed: Mapping[str, str | int],
-    seen: Mapping[str, ChangeRate] = MappingProxyType({}),
-) -> RefreshProposal:
-    shown = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in seen.items()}
-    return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, shown)
-
-
 async def _model_periods(session: Session, name: str) -> dict[str, str | int]:
     """Asks the model to choose a word of REFRESH for each domain. Raises ConfError if a request fails."""
     model = generator_of(session, "--propose", name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     held = {d: dict.fromkeys(column for t in tables for column in TABLES[t]) for d, tables in HELD.items()}
     chats = [render({"domain": d, "held": ", ".join(columns)}) for d, columns in held.items()]
-    found = await replies(session, model, chats, Sampling(16, constraint=Choice(tuple(REFRESH))))
-    said: dict[str, str | int] = {}
-    for domain, reply in zip(HELD, found, strict=True):
+    written = await replies(session, model, chats, Sampling(16, constraint=Choice(tuple(REFRESH))))
+    periods: dict[str, str | int] = {}
+    for domain, reply in zip(HELD, written, strict=True):
         if not isinstance(reply, Generated):
             raise ConfError(f"--propose {name}: no proposal for {domain}: {reply.detail}")
-        said[domain] = split_thoughts(reply.text).answer
-    return said
+        periods[domain] = split_thoughts(reply.text).answer
+    return periods
+
+
+# ---------------------------------------------------------------- observed changes
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRate:
+    pairs: int
+    changed: int
+    period: str | int | None  # "live", or seconds; None: too few pairs to tell
+
+
+def change_rates(texts: Mapping[tuple[str, str, float], Mapping[int, str]]) -> dict[str, ChangeRate]:
+    """Derives a refresh period for each domain from how often its replies changed between fetched periods.
+
+    By the end of a refresh period, at most the share `STALE` of the replies has changed. Estimator of Cho
+    and Garcia-Molina, "Estimating frequency of change" (2003): if X of n visits found a page changed, the
+    rate per interval is -log((n - X + .5) / (n + .5)).
+
+    `texts`: (request, domain, period in seconds) -> number of the period -> its reply.
+    """
+    pairs: dict[str, list[tuple[float, bool]]] = {}  # domain -> seconds apart, and whether the reply changed
+    for (_, domain, period), by_number in texts.items():
+        for a, b in itertools.pairwise(sorted(by_number)):
+            pairs.setdefault(domain, []).append(((b - a) * period, by_number[a] != by_number[b]))
+    return {domain: _rate(pairs[domain]) for domain in sorted(pairs)}
+
+
+def _rate(pairs: Sequence[tuple[float, bool]]) -> ChangeRate:
+    n, changed = len(pairs), sum(differs for _, differs in pairs)
+    if n < LEAST_SEEN:
+        return ChangeRate(n, changed, None)
+    apart = math.fsum(apart_s for apart_s, _ in pairs) / n
+    # Without a change the rate is at most 3/n with a certainty of .95 (the rule of three).
+    per_interval = -math.log((n - changed + 0.5) / (n + 0.5)) if changed else 3 / n
+    seconds = -math.log(1 - STALE) * apart / per_interval
+    return ChangeRate(n, changed, "live" if seconds < LIVE_S else round(seconds))

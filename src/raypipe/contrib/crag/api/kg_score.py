@@ -1,26 +1,26 @@
-"""Accuracy of written calls: programs of any system against gold programs, by text and by result.
-
-Golds are JSON lines, such as those of `raypipe synth`; predictions are JSON lines or the folder of a run.
-"""
+"""Accuracy of written calls: programs of any system against gold programs, by text and by result."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.contrib.crag.api.graphs import calls_parser, open_backend
-from raypipe.contrib.crag.call_accuracy import CallMatch, RunProgram, match_of
 from raypipe.contrib.crag.execute import run
 from raypipe.contrib.crag.graph import GraphBackend
-from raypipe.contrib.crag.language.answer_rules import RULES
+from raypipe.contrib.crag.language.answer_rules import RULES, apply_rule, operands, plain
 from raypipe.contrib.crag.language.parser import Parse
-from raypipe.contrib.crag.language.program import Program
+from raypipe.contrib.crag.language.program import Bad, Empty, Program, print_program
+from raypipe.contrib.crag.records import CallResult
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import ABSTAINED
 from raypipe.core.textfile import TextLine, filled
 from raypipe.evaluation.result_table import read_table
 from raypipe.metrics.paired_tests import Interval, rate_interval
@@ -39,6 +39,16 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "question_type": ("question_type",),
 }
 """Value of a line -> the fields that may hold it; the first field present counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallMatch:
+    """Comparison of a written program with its gold program."""
+
+    parsed: bool  # it has lines, and all of them can be parsed
+    exact: bool  # equal canonical text
+    result: bool | None  # equal values; None: the gold program gives none on this graph
+    answer: bool | None  # equal answers by the gold's rule; None: the gold has no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +93,14 @@ class KgScoreResult(Result):
 
     def rates(self, label: str = "", value: str = "") -> list[CallRate]:
         """Computes each measure over all questions, or over those with this value of a label."""
-        some = [s.match for s in self.scored if not label or s.gold.labels.get(label) == value]
-        found = []
+        matches = [s.match for s in self.scored if not label or s.gold.labels.get(label) == value]
+        rates = []
         for measure in MEASURES:
-            values = [v for s in some if (v := getattr(s, measure)) is not None]
+            values = [v for s in matches if (v := getattr(s, measure)) is not None]
             right, n = sum(values), len(values)
             rate, interval = (right / n, rate_interval(right, n)) if n else (None, None)
-            found.append(CallRate(measure, right, n, rate, interval))
-        return found
+            rates.append(CallRate(measure, right, n, rate, interval))
+        return rates
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return [
@@ -100,11 +110,10 @@ class KgScoreResult(Result):
         ]
 
     def record(self) -> Mapping[str, Any]:
-        values = {n: sorted({v for s in self.scored if (v := s.gold.labels.get(n))}) for n in SLICES}
         slices = [
-            {"label": n, "value": v, "measures": self.rates(n, v)}
-            for n, found in values.items()
-            for v in found
+            {"label": label, "value": value, "measures": self.rates(label, value)}
+            for label in SLICES
+            for value in sorted({s.gold.labels[label] for s in self.scored if label in s.gold.labels})
         ]
         missing = sum(s.written is None for s in self.scored)
         counts = {"questions": len(self.scored), "missing": missing, "extra": self.extra}
@@ -121,12 +130,11 @@ def score_calls(
 ) -> KgScoreResult:
     """Compares written calls with gold programs: by their text, and by their results over a graph.
 
-    `gold` is a file of JSON lines, or a folder of such files, as `raypipe synth` writes it. A line has
-    `query`, `query_time` and `calls` (or `kg_program`), and may have `id`, `rule` (or `kg_rule`), `domain`
-    and `question_type`. Empty calls, or "None", mean that no call fits. `predictions` is a file of JSON lines
-    with `calls` and `id` or `query`, or the folder of a run, whose reply `reply` has the calls. `graph` is
-    the mock API's address, or a folder of tables. A gold without a prediction is wrong in every measure.
-    Raises ConfError for a wrong address or an unknown reply, and DataError for an invalid line.
+    `gold` is a file of JSON lines, or a folder of such files. A line has `query`, `query_time` and `calls`
+    (or `kg_program`), and may have `id`, `rule` (or `kg_rule`), `domain` and `question_type`. `predictions`
+    is a file of JSON lines with `calls` and `id` or `query`, or the folder of a run with the reply `reply`.
+    `graph` is the mock API's address, or a folder of tables. Raises ConfError for a wrong address or an
+    unknown reply, and DataError for an invalid line.
     """
     _, parse = calls_parser(session or Session())
     golds = _golds(Path(gold))
@@ -151,15 +159,15 @@ async def _scored(gold: GoldCalls, written: str | None, graph: GraphBackend, par
     if written is None:
         nothing = RunProgram(Program(()), ())
         return ScoredCalls(gold, None, match_of(right, nothing, gold.rule, now.day), "nothing was written")
-    said = await ran(written)
-    why = [r.fault.detail for r in said.results if r.fault is not None][:1]
-    why += [f"not in the graph: {name}" for r in said.results for name in r.unknown]
-    return ScoredCalls(gold, written, match_of(right, said, gold.rule, now.day), "; ".join(why))
+    ran_written = await ran(written)
+    why = [r.fault.detail for r in ran_written.results if r.fault is not None][:1]
+    why += [f"not in the graph: {name}" for r in ran_written.results for name in r.unknown]
+    return ScoredCalls(gold, written, match_of(right, ran_written, gold.rule, now.day), "; ".join(why))
 
 
 def _golds(path: Path) -> list[GoldCalls]:
     files = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
-    found: dict[str, GoldCalls] = {}
+    golds: dict[str, GoldCalls] = {}
     for line in (x for file in files for x in filled(file)):
         tree = _object(line)
         if "calls" not in tree or not tree.get("query") or not tree.get("asked_at"):
@@ -169,28 +177,28 @@ def _golds(path: Path) -> list[GoldCalls]:
             raise line.error(f"a rule of {', '.join(RULES)}", rule)
         labels = {n: tree[n] for n in SLICES if tree.get(n)}
         name = tree.get("id") or tree["query"]
-        if name in found:
+        if name in golds:
             raise line.error("each question once", name)
-        found[name] = GoldCalls(name, tree["query"], tree["asked_at"], tree["calls"] or "None", rule, labels)
-    if not found:
+        golds[name] = GoldCalls(name, tree["query"], tree["asked_at"], tree["calls"] or "None", rule, labels)
+    if not golds:
         raise DataError(f"{path}: expected JSON lines of golds, found none")
-    return list(found.values())
+    return list(golds.values())
 
 
 def _predictions(path: Path, reply: str) -> dict[str, str]:
     """Reads predictions as id -> calls. The question stands in for a missing id."""
     if path.is_dir():
         return _of_run(path, reply)
-    found: dict[str, str] = {}
+    predictions: dict[str, str] = {}
     for line in filled(path):
         tree = _object(line)
         name = tree.get("id") or tree.get("query")
         if not name or "calls" not in tree:
             raise line.error("calls, and id or query", sorted(tree))
-        if name in found:
+        if name in predictions:
             raise line.error("each question once", name)
-        found[name] = tree["calls"]
-    return found
+        predictions[name] = tree["calls"]
+    return predictions
 
 
 def _of_run(folder: Path, reply: str) -> dict[str, str]:
@@ -215,3 +223,64 @@ def _object(line: TextLine) -> dict[str, str]:
         if given is not None:
             out[name] = given.strip()
     return out
+
+
+# ---------------------------------------------------------------- one question
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgram:
+    program: Program
+    results: Sequence[CallResult]
+
+
+def match_of(gold: RunProgram, written: RunProgram, rule: str, today: date) -> CallMatch:
+    """Compares a written program with the gold program.
+
+    - `exact`: both have the same canonical text, ignoring case and white space.
+    - `result`: both give the same values, call by call; independent calls may come in any order. Values that
+      another call uses are ignored. Calls without values must be about the same names. A failed line or an
+      unknown name never matches, unless the programs are equal. A program without calls ("None") matches a
+      gold without calls.
+    - `answer`: the gold's rule makes the same answer of both results. None: it makes no answer of the gold's.
+
+    A gold program that fails on this graph has neither result nor answer. The same holds if it gives no
+    values, except under the rule `premise`. Raises KeyError for an unknown rule.
+    """
+    parsed = bool(written.program.lines) and not any(isinstance(x, Bad) for x in written.program.lines)
+    exact = parsed and _folded(gold.program) == _folded(written.program)
+    if not _sound(gold.results):
+        return CallMatch(parsed, exact, None, None)
+    if calls(gold.program) and rule != "premise" and not any(r.values for r in gold.results):
+        return CallMatch(parsed, exact, None, None)
+    if not calls(gold.program) or not calls(written.program):
+        same = parsed and calls(gold.program) == calls(written.program)
+        return CallMatch(parsed, same, same, same if rule else None)
+    result = exact or (parsed and _sound(written.results) and _values(gold) == _values(written))
+    if not rule or (wanted := apply_rule(rule, gold.results, today)).label == ABSTAINED:
+        return CallMatch(parsed, exact, result, None)
+    answer = apply_rule(rule, written.results, today)
+    same = (answer.label, answer.text.lower()) == (wanted.label, wanted.text.lower())
+    return CallMatch(parsed, exact, result, exact or (parsed and same))
+
+
+def calls(program: Program) -> bool:
+    return any(not isinstance(line, Empty) for line in program.lines)
+
+
+def _folded(program: Program) -> str:
+    """Returns the canonical text in lower case, with single spaces within a line."""
+    return re.sub(r"[^\S\n]+", " ", print_program(program).lower())
+
+
+def _sound(results: Sequence[CallResult]) -> bool:
+    return bool(results) and not any(r.fault is not None or r.unknown for r in results)
+
+
+def _values(run: RunProgram) -> list[tuple[str, ...]]:
+    """Returns the values of each call that no other call uses, sorted, since calls have no order. A call
+    without values is represented by the keys of its names."""
+    return sorted(
+        tuple(plain(v).lower() for v in r.values) or ("", *sorted(link.key for link in r.links))
+        for r in operands(run.results)
+    )

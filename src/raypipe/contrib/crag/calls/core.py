@@ -42,51 +42,33 @@ class LinkedCall:
 
 
 CLOSE: Final = "16:00"  # of a session, New York time
-KIND_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+_FILM: Final = {"movie_name": "movie film title", "name": "person", "release_date": "date"}
+_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "movie": {
-        "name": "title",
-        "movie_name": "title",
-        "film": "title",
-        "runtime": "length",
-        "genre": "genres",
-        "date": "release_date",
-        "language": "original_language",
-        "box_office": "revenue",
+        "title": "name movie_name film",
+        "length": "runtime",
+        "genres": "genre",
+        "release_date": "date",
+        "original_language": "language",
+        "revenue": "box_office",
     },
-    "person": {"birth_date": "birthday", "date_of_birth": "birthday", "born": "birthday"},
-    "cast": {
-        "movie": "movie_name",
-        "film": "movie_name",
-        "title": "movie_name",
-        "actor": "name",
-        "role": "character",
-        "person": "name",
-        "date": "release_date",
-    },
-    "crew": {
-        "movie": "movie_name",
-        "film": "movie_name",
-        "title": "movie_name",
-        "person": "name",
-        "date": "release_date",
-    },
-    "oscar": {
-        "movie": "film",
-        "movie_name": "film",
-        "title": "film",
-        "year_ceremony": "year",
-        "person": "name",
-    },
+    "person": {"birthday": "birth_date date_of_birth born"},
+    "cast": {**_FILM, "name": "person actor", "character": "role"},
+    "crew": _FILM,
+    "oscar": {"film": "movie movie_name title", "year": "year_ceremony", "name": "person"},
     "artist": {
-        "birthday": "birth_date",
-        "works": "music",
-        "songs": "music",
-        "all_works": "music",
-        "birthplace": "birth_place",
-        "country": "birth_place",
+        "birth_date": "birthday",
+        "music": "works songs all_works",
+        "birth_place": "birthplace country",
     },
-    "song": {"title": "name", "artist": "author", "date": "release_date", "country": "release_country"},
+    "song": {"name": "title", "author": "artist", "release_date": "date", "release_country": "country"},
 }
+"""Table -> column -> other words for it."""
+KIND_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    table: {word: column for column, words in columns.items() for word in words.split()}
+    for table, columns in _WORDS.items()
+}
+"""Table -> other word for a column -> the column."""
 
 
 def listed(tables: Tables, table: str, extra: Mapping[str, str] | None = None) -> str:

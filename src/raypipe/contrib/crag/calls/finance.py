@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from raypipe.contrib.crag.aliases import ticker
 from raypipe.contrib.crag.calls.core import CLOSE, LinkedCall, numbered, simple
 from raypipe.contrib.crag.graph import FetchedTables, GraphFault, RowRequest, mapping, strings
+from raypipe.contrib.crag.names import ticker
 from raypipe.contrib.crag.relation import ORDER, Relation
 from raypipe.contrib.crag.schema import ENDPOINT_OF, Kind
 from raypipe.contrib.crag.tables import quoted
 
 
-def metric(column: str) -> Callable[[LinkedCall], Relation]:
-    def build(call: LinkedCall) -> Relation:
-        rel = simple(call, "company", "ticker", "company", "company")
-        kind = rel.columns[column]
-        columns: dict[str, Kind] = {"ticker": "text", "name": "text", column: kind, "value": kind}
-        sql = (
-            f"SELECT r.ticker, coalesce(r.name, r.ticker) AS name, r.{quoted(column)}, "
-            f"r.{quoted(column)} AS value, r.{ORDER} FROM ({rel.sql}) AS r"
-        )
-        return replace(rel, sql=sql, columns=columns, label="name", default=column)
-
-    return build
+def metric(column: str, call: LinkedCall) -> Relation:
+    rel = simple(call, "company", "ticker", "company", "company")
+    kind = rel.columns[column]
+    columns: dict[str, Kind] = {"ticker": "text", "name": "text", column: kind, "value": kind}
+    sql = (
+        f"SELECT r.ticker, coalesce(r.name, r.ticker) AS name, r.{quoted(column)}, "
+        f"r.{quoted(column)} AS value, r.{ORDER} FROM ({rel.sql}) AS r"
+    )
+    return replace(rel, sql=sql, columns=columns, label="name", default=column)
 
 
 _NAMED: Final = "coalesce((SELECT c.name FROM company AS c WHERE fold(c.ticker) = fold(t.ticker)), t.ticker)"
@@ -42,25 +39,25 @@ def dividend(call: LinkedCall) -> Relation:
 def price(call: LinkedCall) -> Relation:
     """Selects daily bars, or the minute of "latest". A day without bars gives the next session, else the
     last."""
-    there = call.when
-    assert there is not None
-    if there.kind == "latest":
+    time = call.when
+    assert time is not None
+    if time.kind == "latest":
         minute = _minute(call)
         return minute if _any(call, minute) else _edge(call, "max")
-    if there.kind == "earliest":
+    if time.kind == "earliest":
         return _edge(call, "min")
-    if there.kind != "days":
+    if time.kind != "days":
         raise GraphFault("bad_time", "expected a day, a period, latest or ipo of a price")
     text, params = _closed(call, "t")
-    days = (str(there.first), str(there.last))
+    days = (str(time.first), str(time.last))
     rel = _bars(call, f"t.date BETWEEN ? AND ? AND {text}", (*days, *params))
-    if there.first != there.last or _any(call, rel):
+    if time.first != time.last or _any(call, rel):
         return rel
     for edge, side in (("min", ">"), ("max", "<")):
-        found = _edge(call, edge, f"u.date {side} ? AND ", days[:1])
-        if dates := call.tables.query(f"SELECT r.date FROM ({found.sql}) AS r LIMIT 1", found.params):
-            note = f"There is no trading record of {there.first}; the nearest is of {dates[0][0]}."
-            return replace(found, notes=(note,))
+        nearest = _edge(call, edge, f"u.date {side} ? AND ", days[:1])
+        if dates := call.tables.query(f"SELECT r.date FROM ({nearest.sql}) AS r LIMIT 1", nearest.params):
+            note = f"There is no trading record of {time.first}; the nearest is of {dates[0][0]}."
+            return replace(nearest, notes=(note,))
     return rel
 
 
@@ -84,8 +81,8 @@ def _bars(call: LinkedCall, text: str, params: tuple[Any, ...]) -> Relation:
 def _edge(call: LinkedCall, edge: str, where: str = "", more: tuple[str, ...] = ()) -> Relation:
     """Selects the first ("min") or last ("max") daily bar of each company."""
     text, params = _closed(call, "u")
-    found = f"SELECT {edge}(u.date) FROM price AS u WHERE u.ticker = t.ticker AND {where}{text}"
-    return _bars(call, f"t.date = ({found})", (*more, *params))
+    day = f"SELECT {edge}(u.date) FROM price AS u WHERE u.ticker = t.ticker AND {where}{text}"
+    return _bars(call, f"t.date = ({day})", (*more, *params))
 
 
 def _minute(call: LinkedCall) -> Relation:
@@ -146,15 +143,15 @@ async def _tickers(rows: FetchedTables, name: str, probe: str) -> None:
     path = "/finance/get_company_name"
     names = strings(await rows.ask(path, {"query": name}), path)
     tickers = await rows.all(("/finance/get_ticker_by_name", {"query": n}) for n in names)
-    for full, found in zip(names, tickers, strict=True):
-        if isinstance(found, str) and rows.new("company", found):
-            rows.tables.insert("company", [{"ticker": found, "name": full}])
+    for full, reply in zip(names, tickers, strict=True):
+        if isinstance(reply, str) and rows.new("company", reply):
+            rows.tables.insert("company", [{"ticker": reply, "name": full}])
 
 
-def _add_history(rows: FetchedTables, table: str, ticker: str, found: Any, path: str) -> None:
+def _add_history(rows: FetchedTables, table: str, ticker: str, reply: Any, path: str) -> None:
     """Inserts rows of {"2024-02-28 00:00:00 EST": {"Open": ...} or a number}. Raises GraphFault for other
     keys."""
-    history = mapping(found, path) or {}
+    history = mapping(reply, path) or {}
     for stamp, value in history.items():
         if not re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d", stamp):
             raise GraphFault("garbage", f"{path}: expected a time, found {stamp[:40]!r}", True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
 from raypipe.contrib.crag.calls.core import KIND_WORDS, LinkedCall, listed, numbered, released, simple
 from raypipe.contrib.crag.graph import FetchedTables, Object, RowRequest, mapping, objects
-from raypipe.contrib.crag.normalize import fold
+from raypipe.contrib.crag.names import fold
 from raypipe.contrib.crag.relation import Relation, conditions
 from raypipe.contrib.crag.tables import quoted
 
@@ -23,29 +23,23 @@ def movie(call: LinkedCall) -> Relation:
     return simple(call, "movie", "title", "movie", "movie", released(call.now))
 
 
-def linked(table: str) -> Callable[[LinkedCall], Relation]:
-    """Makes the call of the table cast, crew or oscar, whose rows tie a film and a person. A list of names in
+def tied(table: str, call: LinkedCall) -> Relation:
+    """Selects rows of the table cast, crew or oscar, which tie a film and a person. A list of names in
     brackets selects what all of them share, each once: the films that two people were both in."""
-
-    def build(call: LinkedCall) -> Relation:
-        film = "film" if table == "oscar" else "movie_name"
-        columns = call.tables.columns[table]
-        seen, params = released(call.now, dated=table != "oscar")
-        base = f"SELECT {listed(call.tables, table)}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {seen}"
-        label = "name" if call.places[0].keys is not None or call.places[1].keys is None else film
-        named = {"movie": film, "person": "name"}
-        bare = Relation(
-            base, params, columns, table, label, named, aliases=KIND_WORDS[table], about=call.about
-        )
-        if call.where:
-            text, more = conditions(bare, call.where, call.now, call.stars)
-            kept = ", ".join(f"r.{quoted(c)}" for c in columns)
-            base, params = f"SELECT {kept}, r._r FROM ({base}) AS r WHERE {text}", (*params, *more)
-        inner, inside, order = _narrowed(call, table, film)
-        sql = f"WITH f AS ({base}) {numbered(columns, inner, order)}"
-        return replace(bare, sql=sql, params=(*params, *inside))
-
-    return build
+    film = "film" if table == "oscar" else "movie_name"
+    columns = call.tables.columns[table]
+    seen, params = released(call.now, dated=table != "oscar")
+    base = f"SELECT {listed(call.tables, table)}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {seen}"
+    label = "name" if call.places[0].keys is not None or call.places[1].keys is None else film
+    named = {"movie": film, "person": "name"}
+    bare = Relation(base, params, columns, table, label, named, aliases=KIND_WORDS[table], about=call.about)
+    if call.where:
+        text, more = conditions(bare, call.where, call.now, call.stars)
+        kept = ", ".join(f"r.{quoted(c)}" for c in columns)
+        base, params = f"SELECT {kept}, r._r FROM ({base}) AS r WHERE {text}", (*params, *more)
+    inner, inside, order = _narrowed(call, table, film)
+    sql = f"WITH f AS ({base}) {numbered(columns, inner, order)}"
+    return replace(bare, sql=sql, params=(*params, *inside))
 
 
 def _narrowed(call: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any, ...], str]:
@@ -92,16 +86,16 @@ MOST_FETCHED: Final = 300  # films by id for one call: those of an actor or a ye
 async def movies(rows: FetchedTables, names: Iterable[str]) -> None:
     """Fetches the films that the search finds for each name, with their casts and crews."""
     path = "/movie/get_movie_info"
-    for found in await rows.all((path, {"query": n}) for n in names):
-        for film in objects(found, path):
+    for reply in await rows.all((path, {"query": n}) for n in names):
+        for film in objects(reply, path):
             _add_movie(rows, film)
 
 
 async def _by_id(rows: FetchedTables, ids: Iterable[Any]) -> None:
     path = "/movie/get_movie_info_by_id"
     wanted = [i for i in dict.fromkeys(ids) if ("movie", str(i)) not in rows.done][:MOST_FETCHED]
-    for found in await rows.all((path, {"query": i}) for i in wanted):
-        film = mapping(found, path)
+    for reply in await rows.all((path, {"query": i}) for i in wanted):
+        film = mapping(reply, path)
         if film is not None:
             _add_movie(rows, film)
 
@@ -130,8 +124,8 @@ async def people(rows: FetchedTables, names: Iterable[str], films: bool) -> None
     matches or else of the first person found."""
     path, ids = "/movie/get_person_info", list[Any]()
     wanted = list(names)
-    for name, found in zip(wanted, await rows.all((path, {"query": n}) for n in wanted), strict=True):
-        persons = objects(found, path)
+    for name, reply in zip(wanted, await rows.all((path, {"query": n}) for n in wanted), strict=True):
+        persons = objects(reply, path)
         for p in persons:
             if rows.new("person", p.get("id", p.get("name"))):
                 rows.tables.insert("person", [p])
@@ -144,8 +138,8 @@ async def people(rows: FetchedTables, names: Iterable[str], films: bool) -> None
 
 async def _years(rows: FetchedTables, years: Iterable[int], films: bool) -> None:
     path = "/movie/get_year_info"  # years are strings there
-    for found in await rows.all((path, {"query": str(y)}) for y in years):
-        year = mapping(found, path) or {}
+    for reply in await rows.all((path, {"query": str(y)}) for y in years):
+        year = mapping(reply, path) or {}
         _add_oscars(rows, year.get("oscar_awards"))
         if films:
             await _by_id(rows, year.get("movie_list") or ())

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from raypipe.contrib.crag.calls.core import LinkedCall, numbered, simple
 from raypipe.contrib.crag.graph import FetchedTables, GraphFault, RowRequest, mapping, strings
-from raypipe.contrib.crag.normalize import fold
+from raypipe.contrib.crag.names import fold
 from raypipe.contrib.crag.relation import Relation
 from raypipe.contrib.crag.schema import ENDPOINT_OF, Kind
 from raypipe.contrib.crag.tables import quoted
@@ -32,20 +32,14 @@ def entity(call: LinkedCall) -> Relation:
     return simple(call, "entity", "name", "entity", "entity")
 
 
-def grammy_artist(call: LinkedCall) -> Relation:
+def grammys(kind: str, call: LinkedCall) -> Relation:
+    """Selects Grammy awards of artists or songs: a source's own count if there is one, else a count of
+    `grammy`. Artists have the years of their awards."""
+    column = {"artist": "artist", "song": "nominee"}[kind]
     years = (
         "(SELECT json_group_array(y.year) FROM (SELECT DISTINCT g.year FROM grammy AS g WHERE g.winner AND "
         "fold(g.artist) = w.value AND g.year <= ? ORDER BY g.year) AS y)"
     )
-    return _counted(call, "artist", "artist", years)
-
-
-def grammy_song(call: LinkedCall) -> Relation:
-    return _counted(call, "song", "nominee", None)
-
-
-def _counted(call: LinkedCall, kind: str, column: str, years: str | None) -> Relation:
-    """Selects Grammy awards by name: the source's own count if there is one, else a count of `grammy`."""
     table, keys = f"grammy_{kind}", call.places[0].keys
     columns = call.tables.columns[table]
     year, params = call.now.day.year, []
@@ -57,11 +51,11 @@ def _counted(call: LinkedCall, kind: str, column: str, years: str | None) -> Rel
         f"(SELECT x.{c} FROM {t} AS x WHERE fold(x.{c}) = w.value)"
         for t, c in (("grammy", column), (kind, "name"))
     )
-    best = "" if column == "artist" else " AND fold(g.category) NOT LIKE '%new artist%'"
+    best = "" if kind == "artist" else " AND fold(g.category) NOT LIKE '%new artist%'"
     won = f"g.winner AND fold(g.{column}) = w.value AND g.year <= ?{best}"
     count = f"(SELECT count(*) FROM grammy AS g WHERE {won})"
     given = f"SELECT 1 FROM {quoted(table)} AS a WHERE fold(a.name) = w.value"
-    more = f", {years} AS award_date" if years else ""
+    more = f", {years} AS award_date" if kind == "artist" else ""
     shown_of = ", ".join(f"a.{quoted(c)}" for c in columns)
     inner = (
         f"SELECT coalesce({spelled}, w.value) AS name, {count} AS award_count{more}, w.key AS _w "
@@ -70,7 +64,7 @@ def _counted(call: LinkedCall, kind: str, column: str, years: str | None) -> Rel
         f"JOIN {quoted(table)} AS a ON fold(a.name) = w.value"
     )
     shown: dict[str, Kind] = {c: columns[c] for c in ("name", "award_count", "award_date") if c in columns}
-    both = (year, *([year] if years else []), *params, *params)
+    both = (year, *([year] if kind == "artist" else []), *params, *params)
     return Relation(
         numbered(shown, inner, "b._w"),
         both,
@@ -133,8 +127,8 @@ async def _search_results(
     names equal to the query in folded form count; if there are none, the first few results count."""
     names = []
     for name in need.names[0]:
-        found = strings(await rows.ask(search, {"query": name}), search)
-        names += [n for n in found if fold(n) == fold(name)] or found[:MOST_NAMES]
+        results = strings(await rows.ask(search, {"query": name}), search)
+        names += [n for n in results if fold(n) == fold(name)] or results[:MOST_NAMES]
     for name in names:
         if rows.new(table, name):
             yield name, await rows.all((part, {"query": name}) for part in parts)
@@ -142,8 +136,8 @@ async def _search_results(
 
 async def fetch_artist(rows: FetchedTables, need: RowRequest) -> None:
     parts = ENDPOINT_OF["artist"]
-    async for name, said in _search_results(rows, need, "artist", _ARTISTS, tuple(parts.values())):
-        row = dict(zip(parts, said, strict=True))
+    async for name, replies in _search_results(rows, need, "artist", _ARTISTS, tuple(parts.values())):
+        row = dict(zip(parts, replies, strict=True))
         span, members, works = row["lifespan"], row["members"] or [], row["music"] or []
         ended = span[1] if isinstance(span, list) and len(span) == 2 else None
         own = {"group": bool(members), "end_date": ended, "members": members, "music": works}
@@ -152,8 +146,8 @@ async def fetch_artist(rows: FetchedTables, need: RowRequest) -> None:
 
 async def fetch_song(rows: FetchedTables, need: RowRequest) -> None:
     parts = ENDPOINT_OF["song"]
-    async for name, said in _search_results(rows, need, "song", _SONGS, tuple(parts.values())):
-        rows.tables.insert("song", [{"name": name, **dict(zip(parts, said, strict=True))}])
+    async for name, replies in _search_results(rows, need, "song", _SONGS, tuple(parts.values())):
+        rows.tables.insert("song", [{"name": name, **dict(zip(parts, replies, strict=True))}])
 
 
 async def fetch_grammy_artist(rows: FetchedTables, need: RowRequest) -> None:
@@ -171,9 +165,9 @@ async def fetch_grammy_song(rows: FetchedTables, need: RowRequest) -> None:
 
 async def fetch_entity(rows: FetchedTables, need: RowRequest) -> None:
     path = "/open/get_entity"
-    async for name, (found,) in _search_results(rows, need, "entity", "/open/search_entity_by_name", (path,)):
-        if (said := mapping(found, path)) is not None:
-            text, facts = said.get("summary_text"), said.get("summary_structured") or {}
+    async for name, (reply,) in _search_results(rows, need, "entity", "/open/search_entity_by_name", (path,)):
+        if (entity := mapping(reply, path)) is not None:
+            text, facts = entity.get("summary_text"), entity.get("summary_structured") or {}
             rows.tables.insert("entity", [{"name": name, "summary_text": text, "summary_structured": facts}])
 
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from raypipe.contrib.crag.aliases import team
 from raypipe.contrib.crag.calls.core import LinkedCall, numbered
 from raypipe.contrib.crag.graph import FetchedTables, RowRequest, mapping
 from raypipe.contrib.crag.language.time_words import When, month
+from raypipe.contrib.crag.names import team
 from raypipe.contrib.crag.relation import Relation
 from raypipe.contrib.crag.schema import Kind
 from raypipe.contrib.crag.tables import quoted
@@ -71,16 +71,16 @@ def _games(
     call: LinkedCall, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
 ) -> Relation:
     """Selects a team's games at the call's time; without a team, each game once, as the home team's."""
-    there, keys = call.when, call.places[0].keys
-    assert there is not None
+    time, keys = call.when, call.places[0].keys
+    assert time is not None
     tests, more = ["fold(g.venue) = 'home'"], list[Any]()
     if keys is not None:
         tests, more = [f"fold(g.team) IN ({', '.join('?' * len(keys)) or 'NULL'})"], [*keys]
     limit = " ORDER BY g.date LIMIT 1"
-    match there.kind:
+    match time.kind:
         case "days":
             tests.append("g.date BETWEEN ? AND ?")
-            more += [str(there.first), str(there.last)]
+            more += [str(time.first), str(time.last)]
             limit = ""
         case "next":
             tests.append("NOT g._over AND g.date >= ?")
@@ -118,17 +118,17 @@ def requested_dates(when: When, now: Moment) -> list[str]:
     if when.first == when.last:
         return [str(when.first)]
     if (when.last - when.first).days <= 92:  # longer: a year is one request and about 1 MB
-        out, there = [], month(when.first.year, when.first.month)
-        while there.first <= when.last:
-            out.append(f"{there.first:%Y-%m}")
-            there = month(there.first.year, there.first.month + 1)
-        return out
+        months, current = [], month(when.first.year, when.first.month)
+        while current.first <= when.last:
+            months.append(f"{current.first:%Y-%m}")
+            current = month(current.first.year, current.first.month + 1)
+        return months
     return [str(y) for y in range(when.first.year, min(when.last.year, now.day.year + 1) + 1)][-30:]
 
 
-def _keyed_rows(found: Any, path: str) -> list[dict[str, Any]]:
+def _keyed_rows(reply: Any, path: str) -> list[dict[str, Any]]:
     """Converts {column: {key: value}} to rows, each with its key as `_key`."""
-    table = mapping(found, path) or {}
+    table = mapping(reply, path) or {}
     rows: dict[str, dict[str, Any]] = {}
     for column, cells in table.items():
         for key, value in (mapping(cells, path) or {}).items():

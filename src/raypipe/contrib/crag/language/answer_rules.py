@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Final, TypeVar
 
 from raypipe.contrib.crag.records import CallResult, Value
@@ -31,14 +32,13 @@ def apply_rule(rule: str, results: Sequence[CallResult], today: date) -> ParsedR
     A failed line, or a name that the graph lacks, gives an abstention: it is neither an answer nor a
     contradiction. Raises KeyError if the rule is not in RULES.
     """
-    if rule not in RULES:
-        raise KeyError(rule)
+    make = RULES[rule]
     if not results or any(r.fault is not None or r.unknown for r in results):
         return NOTHING
     if rule == "premise" and not results[-1].values:
         return FALSE
     try:
-        text = RULES[rule](operands(results), today)
+        text = make(operands(results), today)
     except Unfit:
         return NOTHING
     return NOTHING if text is None else ParsedReply(text, ANSWERED)
@@ -98,10 +98,10 @@ T = TypeVar("T")
 
 def _each(results: Sequence[CallResult], many: int, read: Callable[[Value], T | None]) -> list[T]:
     """Returns the value of every operand, converted by `read`. Raises Unfit if `read` returns None."""
-    found = [read(v) for v in _singles(results, many)]
-    if any(v is None for v in found):
+    values = [read(v) for v in _singles(results, many)]
+    if any(v is None for v in values):
         raise Unfit
-    return [v for v in found if v is not None]
+    return [v for v in values if v is not None]
 
 
 def _several(results: Sequence[CallResult]) -> list[float]:
@@ -127,19 +127,15 @@ def _value(results: Sequence[CallResult], today: date) -> str | None:
     return ", ".join(plain(v) for v in results[-1].values) or None
 
 
-def _extreme(sign: int) -> Make:
-    """Makes a rule that names the subject with the smallest (1) or biggest (-1) value. It has no answer if
-    subjects are equal, or if two share that value."""
-
-    def make(results: Sequence[CallResult], today: date) -> str | None:
-        subjects = [r.subject for r in results]
-        if len(results) < 2 or "" in subjects or len({s.casefold() for s in subjects}) < len(subjects):
-            return None
-        values = [sign * v for v in _comparable(results)]
-        least = min(values)
-        return subjects[values.index(least)] if values.count(least) == 1 else None
-
-    return make
+def _extreme(sign: int, results: Sequence[CallResult], today: date) -> str | None:
+    """Names the subject with the smallest (1) or biggest (-1) value; None if subjects are equal, or if two
+    share that value."""
+    subjects = [r.subject for r in results]
+    if len(results) < 2 or "" in subjects or len({s.casefold() for s in subjects}) < len(subjects):
+        return None
+    values = [sign * v for v in _comparable(results)]
+    least = min(values)
+    return subjects[values.index(least)] if values.count(least) == 1 else None
 
 
 def _of_two(make: Callable[[float, float], str | None]) -> Make:
@@ -170,8 +166,8 @@ RULES: Final[Mapping[str, Make]] = {
     "round": lambda results, today: _short(_each(results[-1:], 1, _number)[0]),  # the last operand's number
     "list": _value,  # all values of the last operand in their order
     "count": lambda results, today: str(len(results[-1].values)) if results[-1].values else None,
-    "least": _extreme(1),
-    "most": _extreme(-1),
+    "least": partial(_extreme, 1),
+    "most": partial(_extreme, -1),
     "difference": _of_two(lambda a, b: _short(abs(a - b))),  # absolute
     "sum": lambda results, today: plain(math.fsum(_several(results))),
     "mean": lambda results, today: _short(math.fsum(_several(results)) / len(results)),

@@ -1,8 +1,8 @@
 """Example questions with their calls. The nearest example is filled in for another question.
 
 Questions and calls of a bank have places, such as `{movie}` and `{day}`. For a comparison, neutral words
-replace the names, times and numbers of a question and of each example: only the wording is compared. Pure
-functions: names come as mentions, similarities as scores, so neither a graph nor a model is needed.
+replace the names, times and numbers of a question and of each example: only the wording is compared. Names
+come as mentions and similarities as scores, so neither a graph nor a model is needed.
 """
 
 from __future__ import annotations
@@ -13,29 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
+from raypipe.contrib.crag.language import program as p
 from raypipe.contrib.crag.language.answer_rules import RULES
-from raypipe.contrib.crag.language.program import (
-    KINDS,
-    Mean,
-    Names,
-    Program,
-    Query,
-    Text,
-    print_program,
-    quoted,
-)
 from raypipe.contrib.crag.language.time_words import When, when
 from raypipe.contrib.crag.records import Mention
+from raypipe.contrib.crag.schema import NAMES
 from raypipe.core.records import Span
 from raypipe.core.references import ExampleFile, ShownExample
 from raypipe.text.moments import Moment
 
-DOMAINS: Final = ("movie", "finance", "music", "sports", "open")
 Domain: TypeAlias = Literal["movie", "finance", "music", "sports", "open"]
-NAMES: Final = frozenset(
-    {"movie", "person", "company", "artist", "song", "nba", "soccer", "entity", "character"}
-)
-"""Kinds of places that a name of the graph fills."""
 NO_CALLS: Final = "None"
 
 _PLACE = re.compile(r"\{(\w+)(?::(\w+))?(?:\.(first|last))?\}")
@@ -60,7 +47,7 @@ class ExampleGroup:
         for question in self.questions:
             known = {m[0] for m in _PLACE.finditer(question)}
             for m in _PLACE.finditer(question + self.calls):
-                if m[1] not in (places := NAMES | _MASKS.keys()):
+                if m[1] not in (places := NAMES.keys() | _MASKS.keys()):
                     raise ValueError(f"{m[0]}: expected a place of {', '.join(sorted(places))}")
             for m in _PLACE.finditer(self.calls):
                 if m[0].replace(".first", "").replace(".last", "") not in known:
@@ -177,7 +164,7 @@ _NOT_A_TIME: Final = frozenset({"today", "now", "may", "march", "sun", "sat", "m
 def _timed(text: str, taken: Sequence[Span]) -> list[Slot]:
     """Finds times, years and numbers outside the spans in `taken`, the longest first."""
     words = [m.span() for m in _WORD.finditer(text)]
-    found, used = list[Slot](), list(taken)
+    slots, used = list[Slot](), list(taken)
 
     def clear(span: Span) -> bool:
         return all(span[1] <= a or b <= span[0] for a, b in used)
@@ -188,15 +175,15 @@ def _timed(text: str, taken: Sequence[Span]) -> list[Slot]:
             phrase = text[slice(*span)]
             if not clear(span) or phrase in _NOT_A_TIME or _YEAR.fullmatch(phrase):
                 continue
-            there = when(phrase, _ANY)
-            if there is not None and there.kind == "days" and not phrase.startswith("the "):
-                found.append(Slot(span, "day" if there.first == there.last else "period", {}, phrase))
+            time = when(phrase, _ANY)
+            if time is not None and time.kind == "days" and not phrase.startswith("the "):
+                slots.append(Slot(span, "day" if time.first == time.last else "period", {}, phrase))
                 used.append(span)
     for m in _DIGITS.finditer(text):
         if clear(m.span()):
             kind: Kind = "year" if _YEAR.fullmatch(m[0]) else "number"
-            found.append(Slot(m.span(), kind, {}, m[1].replace(",", "")))
-    return found
+            slots.append(Slot(m.span(), kind, {}, m[1].replace(",", "")))
+    return slots
 
 
 _ANY: Final = Moment.at_noon(2024, 3, 6)  # any day: it does not decide which words are a time
@@ -212,19 +199,19 @@ def _without(text: str, slots: Sequence[Slot]) -> str:
 
 def _places(question: MaskedQuestion, example: str) -> dict[str, Slot] | None:
     """Returns place -> slot that fills it; None if the example does not fit (see `nearest`)."""
-    left = list(question.slots)
+    unused = list(question.slots)
     places: dict[str, Slot] = {}
     for m in _PLACE.finditer(example):
         kinds = (m[1], "year") if m[1] == "period" else (m[1],)
-        slot = next((s for s in left if m[1] in s.names or (m[1] not in NAMES and s.kind in kinds)), None)
+        slot = next((s for s in unused if m[1] in s.names or (m[1] not in NAMES and s.kind in kinds)), None)
         if slot is None:
             return None
-        left.remove(slot)
+        unused.remove(slot)
         places[m[0]] = slot
-    if any(s.kind == "name" for s in left):
+    if any(s.kind == "name" for s in unused):
         return None
     literal = _PLACE.sub(" ", example)
-    return places if all(s.text in literal for s in left) else None
+    return places if all(s.text in literal for s in unused) else None
 
 
 def fill(calls: str, places: Mapping[str, Slot], now: Moment) -> str | None:
@@ -235,14 +222,14 @@ def fill(calls: str, places: Mapping[str, Slot], now: Moment) -> str | None:
     def put(m: re.Match[str]) -> str:
         slot = places[m[0].replace(".first", "").replace(".last", "")]
         if m[1] in NAMES:
-            return quoted(slot.names[m[1]])
+            return p.quoted(slot.names[m[1]])
         if m[3]:
-            there: When | None = when(slot.text, now)
-            if there is None or there.kind != "days":
+            time: When | None = when(slot.text, now)
+            if time is None or time.kind != "days":
                 missing.append(slot)
                 return ""
-            return quoted(str(there.first if m[3] == "first" else there.last))
-        return quoted(slot.text) if m[1] in ("day", "period") else slot.text
+            return p.quoted(str(time.first if m[3] == "first" else time.last))
+        return p.quoted(slot.text) if m[1] in ("day", "period") else slot.text
 
     filled = _PLACE.sub(put, calls)
     return None if missing else filled
@@ -261,7 +248,7 @@ def shown_example(group: ExampleGroup, question: str) -> str:
 
     def in_calls(m: re.Match[str]) -> str:
         bare = m[1] in ("year", "number") and not m[3]
-        return _word(m) if bare else quoted(_word(m))
+        return _word(m) if bare else p.quoted(_word(m))
 
     query, calls = _PLACE.sub(_word, question), _PLACE.sub(in_calls, group.calls)
     return f"Query: {query}\nCalls:\n{calls}"
@@ -277,37 +264,31 @@ _ENDS: Final = {
 def _word(m: re.Match[str]) -> str:
     if m[3]:
         return _ENDS[m[1]][m[3]]
-    return _SHOWN.get(m[1]) or " ".join(p for p in (m[1], m[2]) if p)
+    return _SHOWN.get(m[1]) or " ".join(part for part in (m[1], m[2]) if part)
 
 
-def example(question: str, program: Program, domain: Domain, rule: str = "value") -> ExampleGroup:
+def example(question: str, program: p.Program, domain: Domain, rule: str = "value") -> ExampleGroup:
     """Makes an example of a question and its program. Raises ValueError if they form no valid example.
 
-    >>> from raypipe.contrib.crag.language.program import Tail
-    >>> call = Query("get_movie", (Text("velora"),), (), Tail("length"))
-    >>> made = example("How long is Velora?", Program((call,)), "movie")
+    >>> call = p.Query("get_movie", (p.Text("velora"),), (), p.Tail("length"))
+    >>> made = example("How long is Velora?", p.Program((call,)), "movie")
     >>> made.questions, made.calls
     (('how long is {movie}?',), 'get_movie({movie})["length"]')
     """
-    text, calls = " ".join(question.split()).lower(), print_program(program)
-    kinds = dict(_names(program, domain))
-    found = sorted((n for n in kinds if n.lower() in text), key=lambda n: text.index(n.lower()))
-    for name in found:
-        of_kind = [n for n in found if kinds[n] == kinds[name]]
+    text, calls = " ".join(question.split()).lower(), p.print_program(program)
+    kinds: dict[str, str] = {}  # name -> kind of place
+    for line in program.lines:
+        query = line.of if isinstance(line, p.Mean) else line
+        if not isinstance(query, p.Query):
+            continue
+        for arg, kind in zip(query.args, p.KINDS[query.name], strict=False):
+            items = arg.items if isinstance(arg, p.Names) else (arg,)
+            kind = "artist" if kind == "person" and query.name == "get_person" and domain == "music" else kind
+            kinds |= {i.value: kind for i in items if isinstance(i, p.Text) and kind != "year"}
+    named = sorted((n for n in kinds if n.lower() in text), key=lambda n: text.index(n.lower()))
+    for name in named:
+        of_kind = [n for n in named if kinds[n] == kinds[name]]
         tag = "" if len(of_kind) == 1 else f":{'abcdefghi'[of_kind.index(name)]}"
         place = f"{{{kinds[name]}{tag}}}"
-        text, calls = text.replace(name.lower(), place), calls.replace(quoted(name), place)
+        text, calls = text.replace(name.lower(), place), calls.replace(p.quoted(name), place)
     return ExampleGroup(domain, calls, (text,), rule)
-
-
-def _names(program: Program, domain: Domain) -> Sequence[tuple[str, str]]:
-    out: list[tuple[str, str]] = []
-    for line in program.lines:
-        query = line.of if isinstance(line, Mean) else line
-        if not isinstance(query, Query):
-            continue
-        for arg, kind in zip(query.args, KINDS[query.name], strict=False):
-            items = arg.items if isinstance(arg, Names) else (arg,)
-            kind = "artist" if kind == "person" and query.name == "get_person" and domain == "music" else kind
-            out += [(i.value, kind) for i in items if isinstance(i, Text) and kind != "year"]
-    return out

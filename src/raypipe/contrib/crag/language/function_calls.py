@@ -1,8 +1,7 @@
 """Translation of JSON function calls, in two forms, to programs of the call language.
 
 WeKnow's form is one JSON object: `calls`, each a function with its arguments, and the `operation` on their
-results. The text "$2" as a name or a condition's value stands for the values of call 2, which must come
-before. Thus calls form a chain, or several calls meet in one.
+results. The text "$2" as a name or a condition's value stands for the values of call 2, which comes before.
 
 The flat form is that of CRAG's official RAG + KG baseline: a `domain`, and names with the aspect in question.
 As in the baseline, only films, their people and years, and entries of an encyclopaedia are looked up. Text in
@@ -18,17 +17,7 @@ from typing import Any, Final
 
 from raypipe.contrib.crag.language import program as p
 from raypipe.contrib.crag.language.answer_rules import RULES
-from raypipe.contrib.crag.language.program import (
-    Arg,
-    Cond,
-    Nothing,
-    Number,
-    Program,
-    Query,
-    Tail,
-    Text,
-    print_program,
-)
+from raypipe.contrib.crag.schema import TABLES
 from raypipe.text.replies import UnreadableReply
 
 FUNCTIONS: Final[Mapping[str, str]] = {
@@ -115,9 +104,8 @@ def _lines(n: int, call: Any) -> list[p.Line]:
         raise UnreadableReply(f"calls: expected objects, found {str(call)[:40]!r}")
     function = _text(call, "function", n)
     if function not in FUNCTIONS:
-        raise UnreadableReply(
-            f"call {n}: there is no function {function[:40]!r}; known: {', '.join(FUNCTIONS)}"
-        )
+        known = ", ".join(FUNCTIONS)
+        raise UnreadableReply(f"call {n}: there is no function {function[:40]!r}; known: {known}")
     take = _text(call, "take", n) or "first"
     if take not in TAKES:
         raise UnreadableReply(f"call {n}: take: expected one of {', '.join(TAKES)}, found {take[:40]!r}")
@@ -195,19 +183,7 @@ def _text(tree: Mapping[str, Any], field: str, n: int) -> str:
 
 _YEAR = re.compile(r"\d{4}", re.ASCII)
 MOST_NAMES: Final = 5  # used of one field; a longer list just enumerates everything
-_FIELDS: Final = frozenset(
-    {
-        "budget",
-        "genres",
-        "original_language",
-        "original_title",
-        "release_date",
-        "revenue",
-        "title",
-        "rating",
-        "length",
-    }
-)
+_FIELDS: Final = TABLES["movie"].keys() - {"id", "year"}
 """Fields of a film itself; casts and crews have their own tables."""
 
 
@@ -226,7 +202,7 @@ def flat_program(text: str) -> str:
         raise UnreadableReply("expected a flat JSON object")
     match tree.get("domain"):
         case "encyclopedia" | "other":
-            lines = [Query("get_open", (Text(n),)) for n in _names(tree, "main_entity")[:1]]
+            lines = [p.Query("get_open", (p.Text(n),)) for n in _names(tree, "main_entity")[:1]]
         case "movie":
             lines = [
                 *(q for n in _names(tree, "movie_name") for q in _film(n, tree.get("movie_aspect"))),
@@ -235,7 +211,7 @@ def flat_program(text: str) -> str:
             ]
         case _:
             lines = []
-    return print_program(Program(tuple(lines))) if lines else "None"
+    return p.print_program(p.Program(tuple(lines))) if lines else "None"
 
 
 def _names(tree: Mapping[str, Any], field: str) -> list[str]:
@@ -246,32 +222,32 @@ def _names(tree: Mapping[str, Any], field: str) -> list[str]:
     return [n for n in clean if n and n.isprintable()][:MOST_NAMES]
 
 
-def _film(name: str, aspect: Any) -> list[Query]:
+def _film(name: str, aspect: Any) -> list[p.Query]:
     if aspect in ("cast", "crew"):
-        return [_tied(aspect, Text(name), Nothing(), key="name")]
-    return [Query("get_movie", (Text(name),), tail=Tail(aspect))] if aspect in _FIELDS else []
+        return [_tied(aspect, p.Text(name), p.Nothing(), key="name")]
+    return [p.Query("get_movie", (p.Text(name),), tail=p.Tail(aspect))] if aspect in _FIELDS else []
 
 
-def _person(name: str, aspect: Any) -> list[Query]:
+def _person(name: str, aspect: Any) -> list[p.Query]:
     match aspect:
         case "birthday":
-            return [Query("get_person", (Text(name),), tail=Tail("birthday"))]
+            return [p.Query("get_person", (p.Text(name),), tail=p.Tail("birthday"))]
         case "oscar_awards":
-            return [_tied("oscar", Nothing(), Text(name))]
+            return [_tied("oscar", p.Nothing(), p.Text(name))]
         case "acted_movies":
-            return [_tied("cast", Nothing(), Text(name), key="movie_name")]
+            return [_tied("cast", p.Nothing(), p.Text(name), key="movie_name")]
         case "directed_movies":
-            job = Cond("eq", "job", Text("Director"))
-            return [_tied("crew", Nothing(), Text(name), job, key="movie_name")]
+            job = p.Cond("eq", "job", p.Text("Director"))
+            return [_tied("crew", p.Nothing(), p.Text(name), job, key="movie_name")]
     return []
 
 
-def _year(year: int) -> list[Query]:
+def _year(year: int) -> list[p.Query]:
     """Returns the calls for all films of a year and for its Oscars."""
-    at = Cond("eq", "year", Number(year))
-    films = Query("get_movie", (Nothing(),), (at,), Tail("title"), everything=True)
-    return [films, _tied("oscar", Nothing(), Nothing(), at, key="film")]
+    at = p.Cond("eq", "year", p.Number(year))
+    films = p.Query("get_movie", (p.Nothing(),), (at,), p.Tail("title"), everything=True)
+    return [films, _tied("oscar", p.Nothing(), p.Nothing(), at, key="film")]
 
 
-def _tied(function: str, film: Arg, person: Arg, *where: Cond, key: str | None = None) -> Query:
-    return Query(FUNCTIONS[function], (film, person), where, Tail(key), everything=True)
+def _tied(function: str, film: p.Arg, person: p.Arg, *where: p.Cond, key: str | None = None) -> p.Query:
+    return p.Query(FUNCTIONS[function], (film, person), where, p.Tail(key), everything=True)

@@ -1,12 +1,10 @@
 """Parser of the knowledge graph's call language: text to a program. Text is never evaluated as code.
 
-The caller passes the grammar (`conf/grammar/calls.lark`) as text. It also constrains the decoding of models.
-The parser accepts more than the grammar: people and unconstrained models vary case, spacing and separators.
-Tables and keys are not checked here.
+The grammar (`conf/grammar/calls.lark`) also constrains the decoding of models. The parser accepts more:
+people and free models vary case, spacing and separators. Tables and keys are not checked here.
 
-A program has several lines. They are split at new lines and semicolons, and at commas outside all brackets
-and strings. Each line is parsed on its own, so one bad line does not affect the others: it becomes a `Bad`
-with the error and its position. No text makes parsing raise. Fixed readings:
+Lines are split at new lines and semicolons, and at commas outside all brackets and strings. Each is parsed on
+its own; a bad line becomes a `Bad` with error and position. No text makes parsing raise. Fixed readings:
 
 - Several ALL are one ALL, even on a line of their own before the call.
 - A bare number as a condition is a year.
@@ -166,8 +164,7 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
 
 def _line(reader: lark.Lark, text: str, at: int, piece: str) -> p.Line:
     try:
-        line: p.Line = reader.parse(piece)  # type: ignore[assignment]
-        return line
+        return reader.parse(piece)  # type: ignore[return-value]
     except lark.exceptions.UnexpectedInput as e:
         offset = at + min(max(getattr(e, "pos_in_stream", 0) or 0, 0), len(piece))
         if isinstance(e, lark.exceptions.UnexpectedToken) and e.token.type == "$END":
@@ -177,7 +174,12 @@ def _line(reader: lark.Lark, text: str, at: int, piece: str) -> p.Line:
             near = difflib.get_close_matches(name[1].lower(), p.FUNCTIONS, 1)
             meant = f"; did you mean {near[0]}?" if near else ""
             return _bad(text, at + name.start(1), piece, f"there is no call {name[1]}{meant}")
-        return _bad(text, offset, piece, _expected(piece, e))
+        rest = piece[offset - at :]
+        found = repr(rest[:20]) if rest else "the end of the line"
+        names = (getattr(e, name, None) for name in ("accepts", "expected", "allowed"))
+        wanted = sorted(set(next(filter(None, names), ())))
+        words = dict.fromkeys(_WORDS_FOR.get(w, "a call") for w in wanted if w != "_SP")
+        return _bad(text, offset, piece, f"expected {' or '.join(words) or 'a call'}, found {found}")
 
 
 def _bad(text: str, at: int, piece: str, why: str) -> p.Bad:
@@ -188,23 +190,13 @@ def _bad(text: str, at: int, piece: str, why: str) -> p.Bad:
 _CALLED = re.compile(r"\A(?>(?:(?:all|average|avg|\d++)[\s(]*+)*)(get_\w*|\w+(?=\())", re.IGNORECASE)
 
 
-def _expected(piece: str, e: Any) -> str:
-    at = getattr(e, "pos_in_stream", None) or 0
-    end = at >= len(piece) or getattr(getattr(e, "token", None), "type", "") == "$END"
-    found = "the end of the line" if end else repr(piece[at : at + 20])
-    wanted = sorted(set(getattr(e, "accepts", None) or getattr(e, "expected", None) or e.allowed or ()))
-    words = dict.fromkeys(_WORDS_FOR.get(w, "a call") for w in wanted if w != "_SP")
-    return f"expected {' or '.join(words) or 'a call'}, found {found}"
-
-
 _ALL: Final = object()
 _MINUS: Final = object()
 
 
 class _Values(lark.Transformer[Any, Any]):
-    def line(self, c: list[Any]) -> p.Line:
-        line: p.Line = c[0]
-        return line
+    def line(self, c: list[Any]) -> Any:
+        return c[0]
 
     def none(self, c: list[Any]) -> p.Line:
         return p.Empty()
@@ -217,11 +209,10 @@ class _Values(lark.Transformer[Any, Any]):
 
     plain = all
 
-    def query(self, c: list[Any]) -> p.Query:
+    def query(self, c: list[Any]) -> Any:
         *before, call = c
         lead = next((int(x) for x in before if isinstance(x, lark.Token) and x.type == "INT"), None)
-        query: p.Query = replace(call, everything=_ALL in before, lead=lead)
-        return query
+        return replace(call, everything=_ALL in before, lead=lead)
 
     inner = query
 

@@ -1,8 +1,4 @@
-"""Programs of the knowledge graph's call language (db3's regularised API), as values, and their canonical
-text.
-
-`parser` reads programs from text; `execute` runs them over a graph's tables.
-"""
+"""Programs of the knowledge graph's call language (db3's regularised API), and their canonical text."""
 
 from __future__ import annotations
 
@@ -133,17 +129,10 @@ class Program:
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CallPlace:
-    """Position of a line among the calls of its program."""
-
-    number: int  # of the line's call, from 1
-    reads: frozenset[int]  # numbers of the earlier calls whose values it uses
-
-
-def places(program: Program) -> list[CallPlace]:
-    """Returns the position of each line. A `sort` belongs to the call before; any other line is a call."""
-    out: list[CallPlace] = []
+def places(program: Program) -> list[tuple[int, frozenset[int]]]:
+    """Returns for each line the number of its call, from 1, and those of the earlier calls that it uses. A
+    `sort` belongs to the call before; any other line is a call."""
+    out: list[tuple[int, frozenset[int]]] = []
     number = 0
     for line in program.lines:
         inner = line.of if isinstance(line, Mean) else line
@@ -156,7 +145,7 @@ def places(program: Program) -> list[CallPlace]:
         if isinstance(inner, Query):
             values += inner.args
         stars = {v.call or before for v in values if isinstance(v, Star)}
-        out.append(CallPlace(number, frozenset(stars - {number, 0})))
+        out.append((number, frozenset(stars - {number, 0})))
     return out
 
 

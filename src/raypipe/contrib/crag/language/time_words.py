@@ -48,11 +48,11 @@ def when(
     text = " ".join(words.lower().replace("_", " ").replace(",", " ").split()).removeprefix("the ")
     if text in _NEAR:
         return days(now.day + _NEAR[text] * DAY)
-    if text in _SESSION:
-        there = session_before(now.day, sessions)
-        return None if there is None else days(there)
-    for kind, told in _TOLD.items():
-        if text in told:
+    if _SESSION.fullmatch(text):
+        session = session_before(now.day, sessions)
+        return None if session is None else days(session)
+    for kind, pattern in _TOLD.items():
+        if pattern.fullmatch(text):
             return When(kind, now.day, now.day)
     for form, meant in _FORMS:
         if m := form.fullmatch(text):
@@ -75,48 +75,30 @@ def month(year: int, number: int) -> When:
 
 def add_months(day: date, months: int) -> date:
     """Shifts a day by months, at most to the month's end: a month after January 31 is February's last day."""
-    there = month(day.year, day.month + months)
-    return there.first.replace(day=min(day.day, there.last.day))
+    target = month(day.year, day.month + months)
+    return target.first.replace(day=min(day.day, target.last.day))
 
 
 def session_before(day: date, sessions: Sequence[date] | None) -> date | None:
     """Returns the latest trading day strictly before `day`; None if there is none."""
     if sessions is not None:
         return max((s for s in sessions if s < day), default=None)
-    there = day - DAY
-    while there.weekday() > 4:
-        there -= DAY
-    return there
+    session = day - DAY
+    while session.weekday() > 4:
+        session -= DAY
+    return session
 
 
-_NEAR = {"today": 0, "tonight": 0, "yesterday": -1, "tomorrow": 1} | {
-    "day before yesterday": -2,
-    "day after tomorrow": 2,
-}
-_SESSION = {
-    "last trading day",
-    "recent trading day",
-    "most recent day",
-    "most recent trading day",
-    "previous trading day",
-    "latest trading day",
-    "last session",
-    "last day of trading",
-}
-_TOLD: Final[dict[Kind, tuple[str, ...]]] = {
-    "latest": (
-        "latest",
-        "most recent",
-        "recent",
-        "now",
-        "right now",
-        "current",
-        "currently",
-        "at the moment",
-    ),
-    "earliest": ("ipo", "at ipo", "earliest", "first day", "first trading day"),
-    "last": ("last time", "last game", "last match", "most recent game", "latest game"),
-    "next": ("next time", "next game", "next match"),
+_NEAR = {"today": 0, "tonight": 0, "yesterday": -1, "tomorrow": 1}
+_NEAR |= {"day before yesterday": -2, "day after tomorrow": 2}
+_SESSION = re.compile(
+    r"(?:last|(?:most )?recent|previous|latest) trading day|most recent day|last session|last day of trading"
+)
+_TOLD: Final[dict[Kind, re.Pattern[str]]] = {
+    "latest": re.compile(r"latest|(?:most )?recent|(?:right )?now|current(?:ly)?|at the moment"),
+    "earliest": re.compile(r"(?:at )?ipo|earliest|first (?:trading )?day"),
+    "last": re.compile(r"last (?:time|game|match)|(?:most recent|latest) game"),
+    "next": re.compile(r"next (?:time|game|match)"),
 }
 """Kind of moment that only the data can tell -> its words."""
 
@@ -160,11 +142,11 @@ def _written(m: re.Match[str], today: date, starts: int) -> When:
         return days(date(int(m["year"]), number, day))
     for year in range(today.year, today.year - 9, -1):  # eight years may lie between two 29ths of February
         try:
-            there = date(year, number, day)
+            latest = date(year, number, day)
         except ValueError:
             continue
-        if there <= today:
-            return days(there)
+        if latest <= today:
+            return days(latest)
     raise ValueError(f"no day {day} in month {number}")
 
 
@@ -203,8 +185,8 @@ def _period(m: re.Match[str], today: date, starts: int) -> When:
         case "month":
             return month(today.year, today.month + step)
         case "quarter":
-            there = today.year * 4 + (today.month - 1) // 3 + step
-            return _quarter(there // 4, there % 4 + 1)
+            quarter = today.year * 4 + (today.month - 1) // 3 + step
+            return _quarter(quarter // 4, quarter % 4 + 1)
         case "year":
             return _years(today.year + step)
         case _:
@@ -224,32 +206,23 @@ def _ago(m: re.Match[str], today: date, starts: int) -> When:
     return days(add_months(today, -n * (12 if m[2] == "year" else 1)))
 
 
-def _since(m: re.Match[str], today: date, starts: int) -> When:
-    return days(_ago(m, today, starts).first, today)
-
-
-def _american(m: re.Match[str], today: date, starts: int) -> When:
-    return days(date(int(m[3]), int(m[1]), int(m[2])))
-
-
-def _decade(m: re.Match[str], today: date, starts: int) -> When:
-    return _years(int(m[1]), 10)
-
-
 _FORMS: Final = [
     (re.compile(rf"\A(?:{form})", re.ASCII), meant)
     for form, meant in (
         (r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?(?:[ t]00:00(?::00)?(?: [a-z]+)?)?", _iso),
-        (r"(\d{1,2})/(\d{1,2})/(\d{4})", _american),
+        (r"(\d{1,2})/(\d{1,2})/(\d{4})", lambda m, *_: days(date(int(m[3]), int(m[1]), int(m[2])))),
         (r"(?:q([1-4])(?: of)? (\d{4})|(\d{4})[- ]?q([1-4])|(\w+) quarter of (\d{4}))", _of_year),
         (rf"(?:(recent|most recent|this|last|past|previous|next) )?({'|'.join(_WEEKDAYS)})", _weekday),
         (r"(this|current|last|previous|past|next) (week|weekend|month|quarter|year|decade)", _period),
         (rf"({_COUNT}) (day|week|month|year)s? ago", _ago),
-        (rf"(?:last|past|previous) ({_COUNT}) (day|week|month|year)s", _since),
+        (
+            rf"(?:last|past|previous) ({_COUNT}) (day|week|month|year)s",
+            lambda m, today, starts: days(_ago(m, today, starts).first, today),
+        ),
         (rf"(?P<month>{_NAMED})\.? (?P<day>{_DAY})(?: (?P<year>\d{{4}}))?", _written),
         (rf"(?P<day>{_DAY})(?: of)? (?P<month>{_NAMED})\.?(?: (?P<year>\d{{4}}))?", _written),
         (rf"(?:(last|this|next) )?({_NAMED})\.?(?: (?:of )?(\d{{4}}))?", _month),
-        (r"(\d{3}0)'?s", _decade),
+        (r"(\d{3}0)'?s", lambda m, *_: _years(int(m[1]), 10)),
     )
 ]
 """Pattern -> function that gives its meaning for a day of asking and the first day of the week. It raises

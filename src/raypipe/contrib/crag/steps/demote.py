@@ -47,12 +47,12 @@ class Demote:
         return row_by_row(self._one)
 
     def _one(self, question: Question) -> Question:
-        said, facts = question.replies[self.reply], question.replies[self.facts]
+        reply, facts = question.replies[self.reply], question.replies[self.facts]
         if self._no_match(question.text, facts):
-            said = Reply(INVALID_QUESTION, INVALID)
-        elif said.label == INVALID or (said.label == ANSWERED and "invalid" in said.text.lower()):
-            said = Reply(IDK, ABSTAINED)
-        return replace(question, replies={**question.replies, self.reply: said})
+            reply = Reply(INVALID_QUESTION, INVALID)
+        elif reply.label == INVALID or (reply.label == ANSWERED and "invalid" in reply.text.lower()):
+            reply = Reply(IDK, ABSTAINED)
+        return replace(question, replies={**question.replies, self.reply: reply})
 
     def _no_match(self, text: str, facts: Reply) -> bool:
         sentences = facts.text.splitlines() if facts.label == ANSWERED else []

@@ -6,16 +6,18 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from raypipe.contrib.crag.records import MOST_NEAR, Level, Near
-from raypipe.contrib.crag.records import PublicFacts as Table
 from raypipe.contrib.crag.references import FactsRef
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
 from raypipe.text.html import storable
 from raypipe.text.template import REPLY, ByLabel
+
+if TYPE_CHECKING:
+    from raypipe.contrib.crag.public_data import FactsTable
 
 MOST = 1_000  # most sentences of one question that are scored
 OF_YEAR = 120  # approximate number of sentences about one Oscar ceremony
@@ -45,12 +47,12 @@ class FactsRule:
             raise ValueError("levels and company: expected with a table that is looked up by name")
 
     def wanted(self, text: str) -> bool:
-        said = text.lower()
+        lowered = text.lower()
         if self.whole_words:
-            found = any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", said) for t in self.triggers)
+            triggered = any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", lowered) for t in self.triggers)
         else:
-            found = any(t in said for t in self.triggers)
-        return found or not self.triggers
+            triggered = any(t in lowered for t in self.triggers)
+        return triggered or not self.triggers
 
 
 _YEAR = re.compile(r"\b((?:19|20)\d{2})\b", re.ASCII)
@@ -115,12 +117,17 @@ class Facts:
                 for q, s in zip(questions, chosen, strict=True)
             ]
             best = await self._best(questions, found, score)
-            return [self._with_reply(q, lines) for q, lines in zip(questions, best, strict=True)]
+            texts = ("\n".join(storable(x) for x in lines) for lines in best)
+            written = (Reply(text, ANSWERED) if text else Reply(IDK, ABSTAINED) for text in texts)
+            return [
+                replace(q, replies={**q.replies, self.into: reply})
+                for q, reply in zip(questions, written, strict=True)
+            ]
 
         return ask
 
     async def _sentences(
-        self, question: Question, rule: FactsRule, table: Table, near: Near | None
+        self, question: Question, rule: FactsRule, table: FactsTable, near: Near | None
     ) -> tuple[str, ...]:
         if rule.by == "year":
             texts = [t for y in _years(question.text) for t in table.of_year(y)]
@@ -137,21 +144,16 @@ class Facts:
         self, questions: Sequence[Question], found: Sequence[tuple[str, ...]], score: Score | None
     ) -> list[tuple[str, ...]]:
         """Keeps the `top` best sentences of each question that has more; scores all in one call."""
-        many = [i for i, texts in enumerate(found) if score is not None and len(texts) > self.top]
+        crowded = [i for i, texts in enumerate(found) if score is not None and len(texts) > self.top]
         out = list(found)
-        if not many or score is None:
+        if not crowded or score is None:
             return out
-        scores = iter((await score([(questions[i].text, t) for i in many for t in found[i]])).tolist())
-        for i in many:
-            mine = [next(scores) for _ in found[i]]
-            order = sorted(range(len(mine)), key=lambda n: (-mine[n], n))[: self.top]
+        scores = iter((await score([(questions[i].text, t) for i in crowded for t in found[i]])).tolist())
+        for i in crowded:
+            own_scores = [next(scores) for _ in found[i]]
+            order = sorted(range(len(own_scores)), key=lambda n: (-own_scores[n], n))[: self.top]
             out[i] = tuple(found[i][n] for n in order)
         return out
-
-    def _with_reply(self, question: Question, lines: Sequence[str]) -> Question:
-        text = "\n".join(storable(x) for x in lines)
-        reply = Reply(text, ANSWERED) if text else Reply(IDK, ABSTAINED)
-        return replace(question, replies={**question.replies, self.into: reply})
 
 
 def _years(text: str) -> list[int]:

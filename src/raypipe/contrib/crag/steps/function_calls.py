@@ -46,17 +46,17 @@ class FunctionCalls:
         return row_by_row(self._one)
 
     def _one(self, question: Question) -> Question:
-        said = question.replies[self.reply]
+        reply = question.replies[self.reply]
         rule = SKIPPED_REPLY
-        if said.label != ANSWERED:
+        if reply.label != ANSWERED:
             calls = Reply("None", ABSTAINED)
         else:
             try:
                 flat = self.form == "flat"  # it has no operation
-                program, name = (flat_program(said.text), None) if flat else program_of(said.text)
+                program, name = (flat_program(reply.text), None) if flat else program_of(reply.text)
                 calls = Reply(storable(program), ABSTAINED if program == "None" else ANSWERED)
                 rule = SKIPPED_REPLY if name is None else Reply(name, name)
             except UnreadableReply as e:
                 fault = Fault("function_calls", UNREADABLE, storable(str(e)), transient=False)
-                calls = Reply(said.text, FAULT, fault=fault)
+                calls = Reply(reply.text, FAULT, fault=fault)
         return replace(question, replies={**question.replies, self.into: calls, self.rule: rule})

@@ -10,10 +10,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from raypipe.contrib.crag.language.answer_rules import RULES, apply_rule
-from raypipe.contrib.crag.records import MOST_REQUESTS, CallResult, Graph, GraphReplies, Level
+from raypipe.contrib.crag.records import MOST_REQUESTS, CallResult, GraphReplies, Level
 from raypipe.contrib.crag.references import GraphRef
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
@@ -21,6 +21,9 @@ from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY,
 from raypipe.text.html import storable
 from raypipe.text.moments import moment
 from raypipe.text.template import REPLY, ByLabel
+
+if TYPE_CHECKING:
+    from raypipe.contrib.crag.graph_adapter import GraphAdapter
 
 WRITTEN = frozenset(
     {"bad_call", "bad_condition", "bad_mean", "bad_time", "no_rows", "no_values", "too_many", "unknown_key"}
@@ -100,7 +103,7 @@ class KgQuery:
 
         return ask
 
-    async def _one(self, graph: Graph, question: Question) -> Question:
+    async def _one(self, graph: GraphAdapter, question: Question) -> Question:
         calls = question.replies[self.calls]
         if calls.label != ANSWERED:
             return self._with_replies(question, Reply(IDK, ABSTAINED), None)
@@ -115,28 +118,25 @@ class KgQuery:
             question = replace(question, degraded=(*question.degraded, f"kg_query:{self.into}"))
         levels = get_args(Level) if self.certain is None else self.certain.of(question)
         certain = all(link.level in levels for r in results for link in r.links)
-        if self.rule is None or facts.label == FAULT or not certain:
-            return self._with_replies(question, facts, None, trace)
-        answer = self._answer(question.replies[self.rule], results, question.asked_at)
+        answer = None
+        if self.rule is not None and facts.label != FAULT and certain:
+            rule = question.replies[self.rule].label
+            if rule in RULES:
+                read = apply_rule(rule, results, moment(question.asked_at).day)
+                answer = Reply(storable(read.text), read.label)
         return self._with_replies(question, facts, answer, trace)
 
     def _facts(self, results: Sequence[CallResult]) -> Reply:
-        found = [storable(s) for r in results for s in r.sentences]
+        sentences = [storable(s) for r in results for s in r.sentences]
         faults = [r.fault for r in results if r.fault is not None]
-        if found:
-            return Reply("\n".join(found), ANSWERED)
+        if sentences:
+            return Reply("\n".join(sentences), ANSWERED)
         transient = [f for f in faults if f.transient]
         if transient or (faults and len(faults) == len(results)):
             of_graph = transient or [f for f in faults if f.reason not in WRITTEN]
             fault = replace((of_graph or faults)[0], step=f"kg_query:{self.into}")
             return Reply("", FAULT, fault=fault) if of_graph else Reply(IDK, ABSTAINED, fault=fault)
         return Reply(IDK, ABSTAINED)
-
-    def _answer(self, rule: Reply, results: Sequence[CallResult], asked_at: str) -> Reply:
-        if rule.label not in RULES:
-            return Reply(IDK, ABSTAINED)
-        read = apply_rule(rule.label, results, moment(asked_at).day)
-        return Reply(storable(read.text), read.label)
 
     def _with_replies(
         self, question: Question, facts: Reply, answer: Reply | None, trace: Reply = SKIPPED_REPLY

@@ -84,13 +84,13 @@ class MatchCalls:
 
         return ask
 
-    def _matched(self, question: Question, found: MaskedQuestion, scores: np.ndarray) -> Question:
+    def _matched(self, question: Question, masked: MaskedQuestion, scores: np.ndarray) -> Question:
         """Adds the filled nearest example to a question. `scores` is (examples,), parallel to the bank."""
         try:
             now = moment(question.asked_at)
         except DataError as e:
             return self._with_fault(question, Fault("match_calls", "bad_time", str(e), False))
-        filled = example_bank.nearest(found, self.bank, scores.tolist(), self.least, now)
+        filled = example_bank.nearest(masked, self.bank, scores.tolist(), self.least, now)
         if filled is None:
             return self._with_replies(question, Reply(NO_CALLS, ABSTAINED))
         confidence = min(1.0, max(0.0, round(filled.score, 4)))

@@ -2,8 +2,7 @@
 
 import pytest
 
-from raypipe.contrib.crag.aliases import MOST_TICKERS, known_names, team, ticker, tickers_in
-from raypipe.contrib.crag.normalize import fold
+from raypipe.contrib.crag.names import MOST_TICKERS, fold, known_names, team, ticker, tickers_in
 
 
 @pytest.mark.parametrize(

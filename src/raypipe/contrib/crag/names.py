@@ -1,20 +1,54 @@
-"""Aliases of clubs, teams, companies and tickers: they map spellings in questions to spellings in tables.
+"""Normal forms of names and values, and aliases of clubs, teams, companies and tickers.
 
-Pure functions over the lists of `aliases.yaml`; they read no tables.
+Aliases (`aliases.yaml`) map spellings in questions to spellings in tables. The functions read no tables.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Sequence
 from importlib import resources
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import yaml
 
-from raypipe.contrib.crag.normalize import fold
 from raypipe.text.words import STOP_WORDS
+
+_LETTERS: Final = str.maketrans(
+    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "\u0131": "i"}
+)
+_JOINED = re.compile(r"(?<=\w)['\u2019`.](?=\w)")  # don't, S.H.I.E.L.D: one word
+_NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]+)?|-?[0-9]{1,3}(?:,[0-9]{3}){1,4}(?:\.[0-9]+)?")
+
+
+@functools.lru_cache(maxsize=200_000)
+def _fold(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text).casefold().translate(_LETTERS)
+    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    words = "".join(c if c.isalnum() else " " for c in _JOINED.sub("", plain).replace("&", " and "))
+    return " ".join(words.split()) or " ".join(text.casefold().split())
+
+
+def fold(value: Any) -> str | None:
+    """Drops case, accents, punctuation and extra spaces; "&" becomes "and". Null stays null.
+
+    >>> fold("  Spider-Man: Far  From Home "), fold("Beyoncé & JAY-Z"), fold("Schindler's"), fold("???")
+    ('spider man far from home', 'beyonce and jay z', 'schindlers', '???')
+    """
+    return None if value is None else _fold(str(value))
+
+
+def typed(value: Any) -> float | str | None:
+    """Converts an untyped fact to a number if possible ("1,200" is one), else to its folded text."""
+    if value is None or isinstance(value, int | float):
+        return value
+    text = str(value).strip()
+    return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else fold(text)
+
+
+# ---------------------------------------------------------------- aliases
 
 
 class KnownNames(TypedDict):
@@ -106,8 +140,8 @@ def ticker(written: str) -> str | None:
     ('AAPL', 'TSLA', 'MSFT', 'BRK-B', 'MSFT')
     >>> ticker("united states steel")
     """
-    found = _TICKER.fullmatch(written)
-    return None if found is None else found[1].upper().replace(".", "-")
+    match = _TICKER.fullmatch(written)
+    return None if match is None else match[1].upper().replace(".", "-")
 
 
 def tickers_in(text: str) -> list[str]:
@@ -123,8 +157,8 @@ def tickers_in(text: str) -> list[str]:
     marked = [m[1] for m in _MARKED.finditer(text)]
     bare = [m[0] for m in _BARE.finditer(text) if len(m[0]) > 1]
     sure = [*marked, *(w for w in bare if w.isupper() and text.upper() != text)]
-    found = _symbols(sure) or (_symbols(bare) if _of_shares(text) else [])
-    return found[:MOST_TICKERS]
+    symbols = _symbols(sure) or (_symbols(bare) if _of_shares(text) else [])
+    return symbols[:MOST_TICKERS]
 
 
 def _of_shares(text: str) -> bool:
@@ -144,5 +178,5 @@ def mark_before(text: str) -> int:
     >>> mark_before("what did $"), mark_before("of ticker "), mark_before("of ")
     (1, 7, 0)
     """
-    found = _MARK_BEFORE.search(text)
-    return 0 if found is None else len(found[0])
+    mark = _MARK_BEFORE.search(text)
+    return 0 if mark is None else len(mark[0])
