@@ -74,10 +74,8 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     judged = run.labelled(people)
     marks, kind = judged.marks(), Crag(run.rule)
     values = {r.question: kind.values(r) for r in judged.rows}
-    labels, verdicts = (
-        {r.question: r.labels for r in run.rows},
-        {v.question: v.outcome for v in marks.verdicts},
-    )
+    labels = {r.question: r.labels for r in run.rows}
+    verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
     found = ScoredRun(run.name, marks.rule, run.judge, values, labels, run.record, run.trim, marks.people)
     return replace(found, verdicts=verdicts, texts=run.texts, kept=run.kept)
 

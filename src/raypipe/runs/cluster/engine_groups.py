@@ -102,7 +102,9 @@ class Joining:
             elif slot.client is None:
                 if placement_group_table(slot.group)["state"] == "CREATED":
                     bundle = slot.group, 0
-                    slot.client = engines.start_actor(slot.name, slot.make, slot.needs, bundle, permanent=False)
+                    slot.client = engines.start_actor(
+                        slot.name, slot.make, slot.needs, bundle, permanent=False
+                    )
                     slot.loading = slot.client.loading()
             elif slot.lives is None:
                 self._loaded(slot)

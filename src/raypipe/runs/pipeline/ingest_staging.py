@@ -28,9 +28,9 @@ from raypipe.readers import BadLine
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.store import Store, write_part
 from raypipe.store.commit import stage
+from raypipe.store.fields import PARTS
 from raypipe.store.files import TOMBSTONES
 from raypipe.store.sources import write_sizes
-from raypipe.store.text_places import PARTS
 
 SHOWN = 3  # ids of replaced rows that a summary names
 BAD_SHOWN = 3  # unreadable lines that messages show; the table `faults` has all
