@@ -216,8 +216,8 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
             with open_client(httpx.Client, timeout=ANSWERS_S) as client:
                 client.get(f"{address.rstrip('/')}/health")
         except (httpx.HTTPError, httpx.InvalidURL) as e:
-            found = f"expected an MLflow server, found none that answers ({e}). Nothing was sent"
-            raise Unavailable(f"--out {address}: {found}. Start the server, or name another address") from e
+            found = f"--out {address}: expected an MLflow server, found none that answers ({e})"
+            raise Unavailable(f"{found}. Nothing was sent: start it, and run the same command again") from e
     from mlflow import MlflowClient  # an optional dependency
     from mlflow.exceptions import MlflowException
 
@@ -226,7 +226,8 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
     except MlflowException as e:
         expected = "an MLflow server (`mlflow server`), or a folder, with MLFLOW_ALLOW_FILE_STORE=true"
         says = f"MLflow says: {str(e).strip(' .')}"
-        raise Unavailable(f"--out {address}: expected {expected}; {says}. Correct that and try again") from e
+        do = "Correct that and run the same command again"
+        raise Unavailable(f"--out {address}: expected {expected}; {says}. {do}") from e
     counts = {"params": made.params, "metrics": made.metrics, "artifacts": made.artifacts}
     return ExportResult(address, "mlflow", counts, made.id, made.there)
 

@@ -166,6 +166,6 @@ def require_documents_read(recipe: Recipe, store: Store) -> None:
     if "document" in kinds or not store.has("layouts"):
         return
     if count := store.count("sources", "kind = 'document'"):
-        parsed = f"recipe {recipe.name} parses sources of kind {', '.join(kinds)}"
-        has = f"{store.uri} has {count} of kind document"
-        raise ConfError(f"{parsed}, {has}: take another, such as local, or add document to its `parse`")
+        parsed = f"recipe {recipe.name} parses kinds {', '.join(kinds)}"
+        rest = f"{count} of {store.uri} are of kind document"
+        raise ConfError(f"{parsed}, and {rest}: take another, such as local, or add document to its `parse`")

@@ -238,8 +238,8 @@ def calibrate(recipe: str | Path, session: Session) -> None:
     """Measures the speed of each step of a recipe on this machine, by an eval of a few invented questions.
     Models behind endpoints are called too. Raises ConfError for a cluster file of other machines."""
     if not is_here(session.cluster_file()):
-        other = f"expected a cluster file for only this machine, found {session.cluster}"
-        raise ConfError(f"--calibrate: {other}. An eval measures other machines")
+        other = f"expected a cluster file for only this machine, {session.cluster} is for others"
+        raise ConfError(f"--calibrate: {other}. An eval there measures them")
     with tempfile.TemporaryDirectory(prefix="raypipe-calibrate-") as folder:
         world = Path(folder) / "world"
         DATASETS["synth"](world, QUESTIONS, pages=PAGES, seed=1, page_chars=PAGE_CHARS)

@@ -131,7 +131,7 @@ def require_room(model: Model, tokens: int) -> None:
 def require_one_output(model: Model, outputs: int) -> None:
     """Raises ConfError if a reranker has not exactly one output."""
     if outputs != 1:
-        raise ConfError(f"model {model.name!r}: expected one output of a reranker, found {outputs}")
+        raise ConfError(f"model {model.name!r}: a reranker has one output, this one has {outputs}")
 
 
 @dataclass(frozen=True, slots=True)
