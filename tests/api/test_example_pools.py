@@ -27,9 +27,9 @@ def test_a_server_that_is_down_is_said_and_no_pool_is_written(tmp_path, capsys):
 
 
 def test_one_fault_of_the_moment_stops_and_some_final_ones_are_counted():
-    with pytest.raises(Unavailable, match=r"each of 2 answers, found connection"):
+    with pytest.raises(Unavailable, match=r"expected 2 explanations, found connection"):
         _explanations([SAID, DOWN], "m")
-    with pytest.raises(DataError, match=r"any of 2 answers, found none, first too_large"):
+    with pytest.raises(DataError, match=r"expected 2 explanations, found none, first too_large"):
         _explanations([LONG, LONG], "m")
     assert _explanations([SAID, LONG], "m") == ["Section 4 names it.", ""]
 

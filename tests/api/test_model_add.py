@@ -78,7 +78,7 @@ def test_an_embedder_and_a_cross_encoder_are_read_from_their_files(hub, session)
         ("org/code", ConfError, "auto_map"),
         ("org/modules", ConfError, "custom_st.Transformer"),
         ("org/classifier", ConfError, "this one has 2: a classifier"),
-        ("org/vague", ConfError, "Say --kind"),
+        ("org/vague", ConfError, "Give --kind"),
         ("org/absent", ConfError, "no such model"),
         ("org/closed", ModelMissing, "HF_TOKEN"),
         ("notaname", ConfError, "expected ORG/NAME"),
@@ -118,7 +118,7 @@ def test_what_a_refused_recipe_says_to_type_pins_its_models(hub, tmp_path, monke
     while len(typed) < 2:
         with pytest.raises(ConfError, match=r"Then pass `--models models\.yaml`") as refused:
             load_recipe("onewo-submitted", models, CONF)
-        typed.append(re.search(r"Run `(raypipe [^`]+)`", str(refused.value))[1])
+        typed.append(re.search(r"with `(raypipe [^`]+)`", str(refused.value))[1])
         assert main(shlex.split(typed[-1])[1:]) == 0
         models = "models.yaml"
     assert set(typed) <= set(listed)

@@ -154,5 +154,5 @@ def test_a_verb_that_raypipe_has_is_refused(folder):
     file = folder / "glossary/plugin.py"
     file.write_text(file.read_text().replace('{"define": "glossary.steps', '{"rerank": "glossary.steps'))
     forget()
-    with pytest.raises(ConfError, match="adds question_steps 'rerank', which raypipe already has"):
+    with pytest.raises(ConfError, match="adds question_steps 'rerank', which raypipe has: rename it"):
         load_recipe("define", None, CONF)

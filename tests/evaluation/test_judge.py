@@ -234,10 +234,10 @@ def endpoint():
 
 
 class OneTeam:
-    """What a cluster's team is to a judge: names, and engines that are up inside a block."""
+    """What a cluster's team is to a judge: the names of engines, which are up inside a block."""
 
     def __init__(self, *identities):
-        self.names = {i: (f"engine-{i}",) for i in identities}
+        self.first_engines = {i: (f"engine-{i}",) for i in identities}
         self.starts = self.ends = 0
 
     @contextmanager

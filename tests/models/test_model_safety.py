@@ -182,7 +182,7 @@ def test_a_folder_without_a_fast_tokenizer_or_with_broken_json_says_so(
 ) -> None:
     here = shutil.copytree(tiny("bert", False), tmp_path / "m")
     (here / "tokenizer.json").unlink()
-    with pytest.raises(ConfError, match=r"no tokenizer.json.*save_pretrained"):
+    with pytest.raises(ConfError, match=r"tokenizer.json, found none.*save_pretrained"):
         folder.require(entries(m=EMBEDDER).model("m"))
     (here / "config.json").write_text("{")
     with pytest.raises(ConfError, match=r"config.json: not valid JSON"):

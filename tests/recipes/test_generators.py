@@ -108,7 +108,9 @@ def test_a_remote_models_tokens_are_counted_with_the_tokenizer_that_its_entry_na
     text = "Velora was made by Anna."
     assert LocalKit(None).tokenizer(model)(text) == LocalKit(None).tokenizer(own)(text)
     assert model_identity(model) != model_identity(models.model("bare")), "what is counted is identity"
-    with pytest.raises(ConfError, match=r"its entry names no tokenizer\. Add `tokenizer: NAME`"):
+    with pytest.raises(
+        ConfError, match=r"its entry names no tokenizer to count tokens\. Add `tokenizer: NAME`"
+    ):
         LocalKit(None).tokenizer(models.model("bare"))
     for wrong, said in [
         ({"m": {**REMOTE, "tokenizer": "w"}, "w": tree["w"]}, "expected an entry of loader tokens"),

@@ -103,7 +103,7 @@ def test_where_the_language_model_refuses_every_chat_no_other_step_answers(asked
     [fault] = found.question.faults
     assert (found.question.origin, fault.reason, fault.transient) == ("", "refused", True)
     assert found.question.replies["extract"].label == "skipped"
-    assert "Correct the model's entry" in fault.detail
+    assert "correct the model's entry" in fault.detail
 
 
 def test_without_a_language_model_it_is_the_recipe_local(pages, tmp_path):

@@ -91,7 +91,7 @@ def promote(
     held = [(text, relative_gate(text)) for text in ([gates] if isinstance(gates, str) else gates)]
     relative, bounds = [g for _, g in held if g], [gate(text) for text, g in held if g is None]
     if against is not None and not relative:
-        raise ConfError("--against: expected with a gate, such as --gate better or --gate not-worse")
+        raise ConfError("--against: expected --gate better or --gate not-worse with it, found neither")
     now = release.live(opened) if relative and against is None else None
     for g in relative:
         if against is not None:

@@ -86,8 +86,8 @@ def require_weights(model: Model, wanted: Sequence[str], held: Container[str]) -
     """Raises ConfError for missing weights, which a library would fill with random numbers."""
     if missing := [name for name in wanted if name not in held]:
         raise ConfError(
-            f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more. "
-            f"Does the folder fit loader {model.loader!r}?"
+            f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more, "
+            f"which would stay random. Does the folder fit loader {model.loader!r}?"
         )
 
 

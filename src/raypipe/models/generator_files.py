@@ -245,7 +245,9 @@ def _check_length(model: Model, place: Path) -> None:
     most = text.get("max_position_embeddings")
     stretched = "factor" in (text.get("rope_parameters") or text.get("rope_scaling") or {})
     if isinstance(most, int) and model.max_model_len > most and not stretched:
-        raise ConfError(f"{place}: max_model_len: expected at most {most}, found {model.max_model_len}")
+        raise ConfError(
+            f"{place}: max_model_len: expected at most {most} tokens, found {model.max_model_len}"
+        )
 
 
 def marks_of(tokenizer: Any) -> re.Pattern[str]:

@@ -53,7 +53,7 @@ def from_outside(model: Model, device: str, method: str) -> Any:
     since the recipe was resolved, or if the opened object lacks `method`."""
     if not model.weights.endswith(loader_id(model.loader)):
         raise ConfError(
-            f"model {model.name!r}: the source of {model.loader} has changed since the recipe was resolved. "
+            f"model {model.name!r}: the source of {model.loader} is not what the recipe was resolved with. "
             f"Put the same file on every machine, or start again"
         )
     opened = plugins.load(model.loader, "a loader of models")[0](model, device)

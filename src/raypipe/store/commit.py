@@ -242,7 +242,7 @@ def _withdraw(store: Store, table: str, version: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRows:
+class RowChanges:
     """Effect of the rows that a commit with `replace` brings."""
 
     added: tuple[str, ...]  # ids
@@ -250,7 +250,7 @@ class StagedRows:
     equal: int
 
 
-def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> StagedRows:
+def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> RowChanges:
     """Writes new and changed rows for an ingested table as a part of a run, if there are any."""
     [id] = kind_of(table).key
     rows = checked(table, store.dataset(table).schema, rows)
@@ -263,10 +263,10 @@ def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Stag
         changed = [name for name in there if stored[name] != given[name]]
     if fresh or changed:
         write_part(store, table, run, part, _named(rows, id, [*fresh, *changed]), {})
-    return StagedRows(tuple(fresh), tuple(changed), len(there) - len(changed))
+    return RowChanges(tuple(fresh), tuple(changed), len(there) - len(changed))
 
 
-def put(store: Store, table: str, rows: pa.Table) -> StagedRows:
+def put(store: Store, table: str, rows: pa.Table) -> RowChanges:
     """Puts rows into one of the ingested tables, with one commit. After a kill, put the same rows again."""
     run = uuid.uuid4().hex
     staged = stage(store, table, run, "0", rows)

@@ -158,11 +158,11 @@ def test_choices_of_the_command_line_are_those_of_the_code():
     from typing import get_args
 
     from raypipe.contrib.crag.language.example_bank import Domain
-    from raypipe.contrib.crag.public_data import KINDS
+    from raypipe.contrib.crag.public_data import Kind
 
     sources = commands()["facts build"]._option_string_actions["--source"].choices
     domains = commands()["kg examples import"]._option_string_actions["--domain"].choices
-    assert set(sources) == set(KINDS) and set(domains) == set(get_args(Domain))
+    assert set(sources) == set(get_args(Kind)) and set(domains) == set(get_args(Domain))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -149,12 +149,12 @@ def check(folder: Path, context: int = 4096, adapters: Mapping[str, Path] = Mapp
         (lambda f: edit(f / "config.json", auto_map={"AutoModel": "x.Y"}), "code of its own"),
         (lambda f: edit(f / "tokenizer_config.json", auto_map={"A": "x.Y"}), "code of its own"),
         (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "only .pytorch_model.bin"),
-        (lambda f: (f / "model.safetensors").unlink(), "expected weights"),
+        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors, found none"),
         (lambda f: os.truncate(f / "model.safetensors", 100_000), "end early"),
         (lambda f: (f / "model.safetensors").write_bytes(b"<html>not found</html>"), "end early"),
         (lambda f: (f / generator_files.INDEX).write_text('{"weight_map": {"a": "model-2.bin"}}'), "model-2"),
         (lambda f: (f / "chat_template.jinja").unlink(), "no chat template"),
-        (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json"),
+        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json, found none"),
     ],
 )
 def test_a_folder_that_must_not_be_started_is_refused_with_what_to_do(copy, spoil, message):
@@ -166,7 +166,7 @@ def test_a_folder_that_must_not_be_started_is_refused_with_what_to_do(copy, spoi
 
 
 def test_a_context_larger_than_the_model_is_refused_with_both_numbers(copy):
-    with pytest.raises(Exception, match=f"{standins.CONTEXT} tokens, found 100000"):
+    with pytest.raises(Exception, match=f"at most {standins.CONTEXT} tokens, found 100000"):
         check(copy, context=100_000)
 
 

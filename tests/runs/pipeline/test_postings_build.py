@@ -183,7 +183,7 @@ def test_a_source_whose_words_were_not_inverted_is_a_dead_letter_and_names_the_a
     write_part(pipe.store, "faults", "before", "0", faults_table(lost, "before"), {})
     commit(pipe.store, "faults", "before", ["0"])
     without = pipe.answer_sources(questions)
-    assert without.lacks == {source: ("words stems",)}
+    assert without.missing == {source: ("words stems",)}
     assert without.key("r", questions[0]) != whole.key("r", questions[0])
     counted = row_faults(pipe, questions, {})
     assert [(r.kind, r.id, r.reason) for r in counted.rows] == [("sources", source, "worker_died")]
@@ -192,7 +192,7 @@ def test_a_source_whose_words_were_not_inverted_is_a_dead_letter_and_names_the_a
     # Who is searched for in pages of their own reads no postings.
     cited = [Citation("q", i, "https://a.example", "", s, None, None) for i, s in enumerate([source, other])]
     own = replace(questions[0], citations=tuple(cited))
-    assert without.absent(own) == "" and pipe.answer_sources([own]).lacks == {}
+    assert without.absent(own) == "" and pipe.answer_sources([own]).missing == {}
 
 
 @pytest.mark.drill
