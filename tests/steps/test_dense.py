@@ -143,6 +143,8 @@ def test_an_approximate_index_is_asked_for_the_whole_store_and_never_for_own_sou
     assert asked_for == [(2, 2, how)]
     with pytest.raises(ValueError, match="ann: expected without `among`"):
         Dense(model=HASH, top=2, ann=how, among=("bm25",))
+    with pytest.raises(ValueError, match="where: expected without `among`"):
+        Dense(model=HASH, top=2, where="team = 'hr'", among=("bm25",))
 
 
 def test_a_field_that_came_later_is_in_the_digest_only_where_it_says_something():

@@ -249,8 +249,8 @@ def preview(
 ) -> Preview:
     """Shows how `ingest` would read some files: format, fields, and the first rows. Stores nothing.
 
-    Raises DataError for files that cannot be read. Raises ConfError for a folder of documents, which has no
-    fields, and for a named field that no file has.
+    Takes the arguments of `ingest`. Raises DataError for files that cannot be read. Raises ConfError for a
+    folder of documents, which has no fields, and for a named field that no file has.
     """
     files = inputs(paths, (session or Session()).settings)
     if (found := ingested_as(format, files, fields)) == "files":

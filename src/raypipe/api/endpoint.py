@@ -74,7 +74,7 @@ class ServeArgs:
     recipe: str = "local"  # a name under conf/recipes, or a path; live: always the current live release
     models: str | None = None  # models file; its entries replace those of conf/models.yaml
     store: str | None = None  # URI
-    cluster: str = "laptop"  # a name under conf/clusters, or a path
+    cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
     keys: str | None = None  # file with one key per line, besides the keys in the variable RAYPIPE_KEYS
     auth: Literal["none"] | None = None  # "none": requests need no key; None: other machines need one
     page: bool = True  # the web page at /

@@ -176,12 +176,14 @@ def sweep(
     and the first point also answer as many other questions. The best point has the highest `measure`; None:
     the first measure of the data's `kind`. `margin` is as in `compare`, `docs` as in `evaluate`. `on_plan`
     receives the plans of all points before a point runs; `dry_run` ends there. Of `options` (`EvalOptions`),
-    only format, fields, kind, rule and judge are used. Raises ConfError and DataError before a point runs.
+    only format, fields, kind, rule and judge are used. Raises ConfError for an invalid point or measure, and
+    DataError without questions, before a point runs.
     """
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
     how, given, session = EvalOptions.of(**options), several(data), session or Session()
-    session = session.over(store := docs_store(docs, store, session, out), bool(given))
+    store = docs_store(docs, store, session, out)
+    session = session.over(store, bool(given))
 
     def load(one: str | Path, settings: Sequence[str]) -> Recipe:
         at_point = replace(session, sets=(*session.sets, *settings))
@@ -210,7 +212,8 @@ def sweep(
 
     (folder / SWEEP).unlink(missing_ok=True)  # belongs to an earlier sweep, whose runs are replaced
     done = sweeping.sweep(points, run, ids, unseen, seed, margin, folder, by)
-    write_json(folder / SWEEP, (result := SweepResult(name, plans, done, folder)).to_dict())
+    result = SweepResult(name, plans, done, folder)
+    write_json(folder / SWEEP, result.to_dict())
     deliver(out, folder)
     return result
 

@@ -118,7 +118,8 @@ def make_questions(
     `documents` it counts the calls for these only, as if no reply were cached. Raises ConfError without an
     `llm`, Unavailable if the model does not answer, and DataError if no question can be made or used.
     """
-    if (session := session or Session()).llm is None:
+    session = session or Session()
+    if session.llm is None:
         raise ConfError("--llm: expected an entry, a folder or URL#MODEL of a server; found none")
     model = generator_of(session, "--llm", session.llm, LLM)
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
@@ -138,8 +139,9 @@ def make_questions(
         merge_memo(filled)  # replies that a killed run had cached
         plan, drawn, planned = _plan(filled, *of)
         on_plan(plan)
-        asks, tally = [(model, sampling, None) for sampling in (making.WRITE, making.CHECK)], CallCounts()
+        asks = [(model, sampling, None) for sampling in (making.WRITE, making.CHECK)]
         require_answering(asks, endpoints, session.settings)
+        tally = CallCounts()
         with session.shown() as progress:
             task = progress.task("made", "questions", number)
 
@@ -277,7 +279,8 @@ async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question
 
 def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
     """Reads explanations from replies. Raises Unavailable for a transient fault, DataError if all failed."""
-    faults, wanted = [s for s in said if isinstance(s, Fault)], f"expected {len(said)} explanations"
+    faults = [s for s in said if isinstance(s, Fault)]
+    wanted = f"expected {len(said)} explanations"
     if down := next((f for f in faults if f.transient), None):
         why = f"found {down.reason}: {down.detail}. No pool was written: try again when the model answers"
         raise Unavailable(f"--explain {name}: {wanted}, {why}")

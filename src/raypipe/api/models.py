@@ -185,8 +185,9 @@ def adopt_model(
     other, run = adoption.original(opened, old, model)
     requests = adoption.requests_of(opened, run, other)
     if len(requests) < adoption.FEWEST:
-        few = f"expected {adoption.FEWEST} cached requests of run {run.run[:8]}, found {len(requests)}"
-        raise ConfError(f"{old}: {few}. Run `raypipe eval` with {old} on more questions")
+        few = f"expected at least {adoption.FEWEST} requests of run {run.run[:8]} with cached replies"
+        found = f"found {len(requests)} in {opened.uri}"
+        raise ConfError(f"{old}: {few}, {found}. Run `raypipe eval` with {old} on more questions")
     file = session.cluster_file()
     endpoints = endpoint_addresses(file, [model], session.settings.keys)
     limits = file.engines.limits(file.device) if file.engines else None
@@ -204,9 +205,9 @@ def adopt_model(
             f"{new} is not {old}: {comparison.sentence()}; expected {bounds}. Run `raypipe eval` with {new}, "
             "and `raypipe compare`; or, if you know that it is the same, add --anyway"
         )
-    by = f"{getpass.getuser()}@{platform.node()}"
+    by, now = f"{getpass.getuser()}@{platform.node()}", time.time()
     sentence = comparison.sentence() + ("" if comparison.passes else "; adopted anyway")
-    adoption.keep(opened, model, Adoption(other, now := time.time(), by, sentence))
+    adoption.keep(opened, model, Adoption(other, now, by, sentence))
     return AdoptionResult(opened.uri, model.name, other.name, sentence, by, now)
 
 

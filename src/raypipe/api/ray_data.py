@@ -56,10 +56,11 @@ def dataset(
 ) -> Dataset:
     """Opens a table of a recipe in a store as a `ray.data.Dataset`, read from Lance by fragments.
 
-    The call pins the table's version: later commits are not visible. `texts` are parsed sources; `passages`
-    are chunks; `vectors` are chunks with the vector of the embedder `model` (None: the recipe's only
-    embedder); `answers` are the current answers of the store's questions. `columns` None: all columns. Raises
-    StoreError if the store has no such table, and ConfError for an unknown table, column or model.
+    The call pins the table's version: later commits are not visible. Deleted rows are not read. `texts` are
+    parsed sources; `passages` are chunks; `vectors` are chunks with the vector of the embedder `model` (None:
+    the recipe's only embedder); `answers` are the current answers of the store's questions. `columns` None:
+    all columns. Raises StoreError if the store has no such table, and ConfError for an unknown table, column
+    or model.
     """
     if table not in get_args(Rows):
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")

@@ -223,8 +223,8 @@ def forget(
     Without `dry_run`, removes all of these and leaves tombstones, by which ingest refuses the same texts with
     `reason`. `names` are urls that questions cite, paths or ids of documents, or ids of sources or questions.
     `runs` are further folders of runs and of training labels, or folders that contain such folders; the runs
-    under $RAYPIPE_HOME are always searched. The same call finishes a forget that was killed. Raises DataError
-    for a name that the store does not have.
+    under $RAYPIPE_HOME are always searched. The same call finishes a forget that was killed, and may be
+    repeated after its end. Raises DataError for a name that the store does not have.
     """
     session = session or Session()
     opened = session.store(store)
@@ -257,7 +257,9 @@ def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path
         store.require_forgotten()
     if left := unfinished(store):
         why = f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])})"
-        raise StoreError(f"{why}. Run the same command again to its end, or `raypipe prune --abandon NAME`")
+        text = "and may hold text to forget"
+        do = "Run the same command again to its end, or `raypipe prune --abandon NAME`"
+        raise StoreError(f"{why}, {text}. {do}")
     with store.lease("release", "forget"):
         if begun is None and not reason.strip():
             raise ConfError("forget: expected a reason for the tombstone, such as --reason 'licence ended'")

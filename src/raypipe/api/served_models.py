@@ -52,7 +52,8 @@ def require_same(models: Sequence[Model], session: Session) -> None:
         served = model.path == given.path == LLM
         if model.repo != given.repo if served else model.weights != given.weights:
             expected, found = (repr(m.repo or m.name) for m in (model, given))
-            raise ConfError(f"--llm: expected {expected}, the model of the release, found {found}")
+            what = f"expected {expected}, the model of the release, found {found}"
+            raise ConfError(f"--llm: {what}. Name the expected one, or promote a run of the other")
 
 
 def require_answering(

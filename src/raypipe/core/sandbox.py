@@ -139,7 +139,8 @@ class Sandbox:
         if self._child is None and (found := self._trouble()):
             raise WorkerBroken(
                 f"{self._function}: a child process failed on a request that is known to work: "
-                f"{found.reason}: {found.detail}. No row is blamed. Check this machine (`free`, `dmesg`)"
+                f"{found.reason}: {found.detail}. No row is blamed. Check whether this machine has memory "
+                "and processors left (`free`, `dmesg`)"
             )
         return why
 

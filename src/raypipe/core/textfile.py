@@ -62,8 +62,8 @@ class TextLine:
 
 
 def lines(path: Path) -> Iterator[TextLine]:
-    """Yields all lines of a UTF-8 file, plain or .gz, without byte order mark and line ends. Raises DataError
-    if the file is missing, truncated, mislabelled or not UTF-8."""
+    """Yields all lines of a UTF-8 file, plain or .gz, also blank ones, without byte order mark and line ends.
+    Raises DataError if the file is missing, truncated, mislabelled or not UTF-8."""
     number = 0
     try:
         with _open(path) as stream:

@@ -44,7 +44,8 @@ def recalls(pipeline: Pipeline) -> list[AnnRecall]:
 
 
 def built(pipeline: Pipeline) -> list[str]:
-    """Builds the indexes that are missing or lack vectors. Returns the names of their tables."""
+    """Builds the indexes that are missing or lack vectors. Returns the names of their tables. Raises
+    ConfError, and StoreError if the vectors are missing."""
     done: list[str] = []
     with driving(pipeline.store, f"ann {pipeline.recipe.name}"):
         for stage in ann_stages(pipeline.recipe):

@@ -327,7 +327,8 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
             changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
             by_id[id] = (NOISE if c.noise else c.step, changed)
     unnamed = (NOISE if all(stores) else UNKNOWN, "")
-    gains, _ = extremes(pairs.before[: pairs.scored], pairs.after[: pairs.scored], pairs.measure)
+    before_of, after_of = (values[: pairs.scored] for values in (pairs.before, pairs.after))
+    gains, _ = extremes(before_of, after_of, pairs.measure)  # scored in both: the ends are equal
     by_cause: dict[tuple[str, str], list[float]] = {}
     for id, gain in zip(pairs.ids, gains.tolist(), strict=False):
         if id in by_id or gain:

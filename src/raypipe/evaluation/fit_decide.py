@@ -111,11 +111,9 @@ def fit_decide(
     if not scored:
         raise DataError(f"{folder}: no question has a value of {by.name}. Eval it with --judge MODEL")
     what = f"log loss of: the answer is right; threshold for the mean {by.name}"
-    on, *halves, before = run.halves(rows, scored, stage, what)
-    (seen, open_seen), (unseen, open_unseen) = (
-        ([a for a in answers if a.id in half & scored], [a for a in answers if a.id in half - scored])
-        for half in halves
-    )
+    on, ours, held_out, before = run.halves(rows, scored, stage, what)
+    seen, unseen = ([a for a in answers if a.id in half & scored] for half in (ours, held_out))
+    open_seen, open_unseen = ([a for a in answers if a.id in half - scored] for half in (ours, held_out))
     probability, strength, effects = _fitted(folder, seen, on)
     answered = [a for a in unseen if a.features is not None]
     if not answered:

@@ -194,11 +194,16 @@ async def judged(
     first that says wrong. If no reply says right and a call got no reply, the question gets none: the missing
     reply may have said right.
     """
-    rule, turn, sampling = judge.rule, 0, judge_sampling(judge.model, judge.rule)
+    rule, sampling = judge.rule, judge_sampling(judge.model, judge.rule)
     asks = {r.question: chats for r in rows if (chats := judge.chats(r, texts[r.question]))}
     said: dict[str, list[tuple[int, str]]] = {id: [] for id in asks}  # readings with their replies, by turn
     lost: dict[str, list[str]] = {id: [] for id in asks}  # reasons of the calls without a reply
-    while left := [id for id, chats in asks.items() if turn < len(chats) and 1 not in dict(said[id])]:
+
+    def is_open(id: str) -> bool:
+        return turn < len(asks[id]) and all(reading != 1 for reading, _ in said[id])
+
+    turn = 0
+    while left := [id for id in asks if is_open(id)]:
         for some in batches(left, len(left) if spend is None else CAPPED_AT_ONCE):
             if spend is not None:
                 spend(tally)

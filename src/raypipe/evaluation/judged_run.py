@@ -179,8 +179,8 @@ def prediction_lines(run: JudgedRun, marks: crag_rules.Marks) -> list[dict[str, 
 
 def require_distinct(run: JudgedRun) -> None:
     """Raises DataError if a question occurs twice."""
-    [(id, most), *_] = Counter(row.question for row in run.rows).most_common(1) or [("", 0)]
-    if most > 1:
-        raise DataError(
-            f"{run.name}: expected each question once, found {id!r} twice. Remove one of its lines"
-        )
+    for id, count in Counter(row.question for row in run.rows).items():
+        if count > 1:
+            raise DataError(
+                f"{run.name}: expected each question once, found {id!r} twice. Remove one of its lines"
+            )

@@ -181,8 +181,9 @@ def sweep(
             f"{', '.join(f'{r.name}: {len(s)}' for r, s in zip(runs, scored, strict=True))}. "
             f"--judge MODEL scores what the rule of {measure.name} leaves open; --measure names another"
         )
+    known = set(common)
     shared = sorted(set.intersection(*(set(r.values) for r in runs)))
-    every = [*common, *(q for q in applicable(runs, shared, measure.name) if q not in set(common))]
+    every = [*common, *(q for q in applicable(runs, shared, measure.name) if q not in known)]
     groups = grouped(group_of(recorded_kind(runs[0].kind)), {q: runs[0].labels[q] for q in every})
     values = [[r.values[q].get(measure.name) for q in every] for r in runs]
     n, results = len(common), list[PointResult]()
@@ -197,9 +198,10 @@ def sweep(
     ps = [(None,) * 3, *zip(scored_ps, *at_ends, strict=True)]
     for point, evaluation, of, own_ps in zip(found, done, values, ps, strict=True):
         against, verdict = None, None
-        if results:
+        if results:  # the first point is not compared with itself
             gain = bounded(values[0], of, n, measure, groups)
-            against, (verdict, _) = gain.score, gain.verdict(margin, own_ps)
+            against = gain.score
+            verdict, _ = gain.verdict(margin, own_ps)
         assert evaluation.record.cost is not None
         where = point.name, point.recipe.digest(), str(evaluation.folder.path)
         calls, cost = _calls_per_question(evaluation), evaluation.record.cost.actual

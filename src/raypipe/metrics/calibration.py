@@ -48,7 +48,8 @@ def fit(
     strengths: Sequence[float] = STRENGTHS,
 ) -> LogisticFit:
     """Fits a logistic regression of `right`, (rows,) of 0 and 1, on `features`, (rows, features), with the
-    ridge of least log loss on held-out `folds`, (rows,). Raises ValueError for fewer than two folds."""
+    ridge of least log loss on held-out `folds`, (rows,); among equals, the strongest. Raises ValueError for
+    fewer than two folds: no other fold is then left to fit on."""
     if len(np.unique(folds)) < 2:
         raise ValueError("folds: expected at least two, found one")
     means, spread = features.mean(0), features.std(0)

@@ -72,8 +72,8 @@ def rule_of(kind: DataKind) -> Rule | None:
 
 
 def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
-    """Returns whether an answer is right; None: not scored. The kind's method `right` decides by its values.
-    Default: an answer is right if the first measure has its largest value."""
+    """Returns whether an answer is right; None: not scored. The kind's method `right` decides by these
+    values. Default: an answer is right if the first measure has its largest value."""
     if (right := getattr(kind, "right", None)) is not None:
         said: bool | None = right(values)
         return said

@@ -194,7 +194,8 @@ class BatchClient:
         return batch
 
     async def _own_batches(self) -> list[Mapping[str, Any]]:
-        """Lists this model's batches on the server that are younger than `KNOWN_S` and did not fail."""
+        """Lists this model's batches on the server that are younger than `KNOWN_S` and did not fail. Raises
+        Unavailable if the server does not answer."""
         found: list[Mapping[str, Any]] = []
         mine, after, more = own_identity(self._model), "", True
         while more:

@@ -5,9 +5,9 @@ Attention is computed for all texts of one length in one call, without a mask. T
 work for sentences, and a fortieth for passages of 700 characters.
 
 The module reads config.json, safetensors and tokenizer.json itself: the imports of transformers' model
-classes and tokenizers take longer than to embed a hundred passages. Transformers uses the vocabulary and a
-few settings of tokenizer.json, and ignores the rest. So `read_word_pieces` accepts only a file whose rest is
-that of a standard BERT.
+classes take longer than to embed a hundred passages, and the import of its tokenizers takes five seconds.
+Transformers uses the vocabulary and a few settings of tokenizer.json, and ignores the rest. So
+`read_word_pieces` accepts only a file whose rest is that of a standard BERT.
 """
 
 from __future__ import annotations

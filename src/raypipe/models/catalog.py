@@ -243,8 +243,9 @@ class Catalog:
     def _hub(self, entry: ModelEntry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
-                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. Pin "
-                f"today's with `{pin_command(where.path, entry.repo)}`. Then pass `--models models.yaml`. Or "
+                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. Another "
+                "name may mean other weights tomorrow. Pin today's with "
+                f"`{pin_command(where.path, entry.repo)}`. Then pass `--models models.yaml`. Or "
                 "write a commit here, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"

@@ -145,7 +145,8 @@ class _Tree:
     def __init__(self, tree: dict[str, Any]) -> None:
         if tree["__VERSION__"] != TREE_VERSION:
             found = tree["__VERSION__"]
-            raise ConfError(f"xgrammar: expected syntax tree {TREE_VERSION}, found {found}. Reinstall it")
+            expected = f"expected xgrammar's syntax tree {TREE_VERSION}, found {found}"
+            raise ConfError(f"constraints: {expected}. Install the xgrammar that requirements/ names")
         self.names: list[str] = [rule[0] for rule in tree["rules"]]
         self._bodies: list[int] = [rule[1] for rule in tree["rules"]]
         self._data: list[int] = tree["grammar_expr_data"]

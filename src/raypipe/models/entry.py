@@ -107,7 +107,9 @@ class ModelEntry:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if (self.loader in REMOTE) != bool(self.endpoint) or (self.model and not self.endpoint):
             remote = ", ".join(DIALECTS)
-            raise ValueError(f"endpoint and model: expected both with loader {remote}, and neither with any")
+            raise ValueError(
+                f"endpoint and model: expected both with loader {remote}, and neither with another"
+            )
         if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
             raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources) or 'none'}")
         if self.wheel and (self.loader != "vllm" or not WHEEL.fullmatch(self.wheel)):
@@ -122,7 +124,7 @@ class ModelEntry:
         own = {"max_model_len": 512, "quantization": "", "tensor_parallel": 1, "usd_per_mtok": None}
         own |= {"adapters": {}, "chat_template_kwargs": {}, "engine": {}, "thought_tokens": 0}
         if self.kind == "generator" and self.max_tokens != 512:
-            raise ValueError("max_tokens: expected with another kind; a generator has max_model_len")
+            raise ValueError("max_tokens: expected only with other kinds; a generator has max_model_len")
         if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
             raise ValueError(f"{odd[0]}: expected only with a generator, found with a {self.kind}")
         known = DIALECTS.get(self.loader, ("openai",))

@@ -155,9 +155,8 @@ class Scripted:
             return text
         if sampling.constraint is not None and not _allowed(text, sampling.constraint):
             raise ValueError(f"the script's reply {text!r} breaks {sampling.constraint}")
-        for stop in sampling.stop:
-            text = text.partition(stop)[0]
-        words = _TOKEN.findall(text)
+        stops = [at for stop in sampling.stop if (at := text.find(stop)) >= 0]
+        words = _TOKEN.findall(text[: min(stops, default=len(text))])
         kept = words[: sampling.max_tokens]
         if not kept:
             return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)

@@ -151,7 +151,7 @@ def require(model: Model) -> Path:
         if model.repo:
             get = f"Get it with: {download_command(model.repo, model.revision)}"
         raise ModelMissing(f"model {model.name!r}: expected files in {folder}, found no such folder. {get}")
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir() if path.is_file()}  # a link may lead nowhere
     require_loadable(f"model {model.name!r}: {folder}", names, lambda name: json_or_empty(folder / name))
     if model.kind != "tokenizer":
         if not (folder / "config.json").is_file():
@@ -221,9 +221,10 @@ def _require_weights(model: Model, folder: Path, inside: Path) -> None:
         return
     pickles = ", ".join(p.name for p in matching(inside, PICKLES)) if inside.is_dir() else ""
     found = f"pickled weights only ({pickles}), which can run code" if pickles else "none"
+    convert = convert_command(folder, "" if pickles else model.repo, model.revision)
     raise ModelMissing(
-        f"model {model.name!r}: expected {inside}/model.safetensors, found {found}. Convert "
-        f"pickles once: {convert_command(folder, '' if pickles else model.repo, model.revision)}"
+        f"model {model.name!r}: expected {inside}/model.safetensors, found {found}. If there are only "
+        f"pickles, convert them once: {convert}"
     )
 
 
@@ -251,7 +252,8 @@ def _require_shape(model: Model, folder: Path) -> None:
     width = json_object(folder / "config.json").get("hidden_size")
     if isinstance(width, int) and width != model.dim:
         raise ConfError(
-            f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}"
+            f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}. Correct "
+            "the entry, or use a folder of that model"
         )
 
 
@@ -271,8 +273,9 @@ def json_object(path: Path, kind: type = dict) -> Any:
     except ValueError as e:
         raise ConfError(f"{path}: not valid JSON: {e}. Fetch the folder again") from e
     if not isinstance(tree, kind):
+        wanted = "object" if kind is dict else "array"
         raise ConfError(
-            f"{path}: expected a JSON {kind.__name__}, found {type(tree).__name__}. Fetch the folder again"
+            f"{path}: expected a JSON {wanted}, found {type(tree).__name__}. Fetch the folder again"
         )
     return tree
 

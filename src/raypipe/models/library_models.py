@@ -135,7 +135,8 @@ class SentenceEmbedder:
         found = self._net.get_embedding_dimension()
         if found != model.dim:
             raise ConfError(
-                f"model {model.name!r}: dim is {model.dim} in models.yaml, but its folder gives {found}"
+                f"model {model.name!r}: dim is {model.dim} in models.yaml, but its folder gives {found}. "
+                "Correct the entry, or use a folder of that model"
             )
         own = self._net.max_seq_length
         if own == math.inf:  # static vectors have no length limit, so their tokenizer cuts

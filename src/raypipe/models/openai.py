@@ -249,7 +249,8 @@ IS_THIS_V1 = "is this the API's address, up to and with /v1?"
 LISTING_TIMEOUT_S = 10.0  # limit of a request for the list of models
 GONE = frozenset({"unreachable", "timeout", "unpaid"})
 WRONG = frozenset({"unauthorised", "forbidden", "not_found", "redirected", "not_the_protocol"})
-"""Reasons for which every chat fails, at present (GONE) or with this configuration (WRONG)."""
+"""Reasons for which every chat fails, at present (GONE) or with this configuration (WRONG). Any other reason
+may end by itself, or concerns one chat."""
 
 
 def fields_refused(
@@ -338,8 +339,9 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
         return {"loader": "openai", "dialect": dialect, "max_model_len": length}
     if kind == "embedder":
         body = {"model": name, "input": ["ready"], "encoding_format": "float"}
-        read = lambda tree: len(tree["data"][0]["embedding"])  # noqa: E731
-        dim = asyncio.run(_send(at, "POST", "embeddings", read, json=body))
+        dim = asyncio.run(
+            _send(at, "POST", "embeddings", lambda t: len(t["data"][0]["embedding"]), json=body)
+        )
         if isinstance(dim, Trouble):
             raise (Unavailable if dim.reason in GONE else ConfError)(
                 f"{dim.detail}: expected an embedding of {name!r}; {IS_THIS_V1} Its key goes into ${key_name}"

@@ -211,7 +211,8 @@ def _kind(repo: ModelRepo, config: Mapping[str, Any]) -> str:
     if _is_bge(repo):
         return "embedder"
     raise ConfError(
-        f"{repo.name}: its files do not state its kind ({', '.join(heads) or 'no architecture'}). Give --kind"
+        f"{repo.name}: its files do not state its kind ({', '.join(heads) or 'no architecture'}). "
+        "Give --kind embedder, reranker or generator"
     )
 
 

@@ -67,7 +67,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
     """Yields a row for each document, then for each query with its judgements. Raises DataError if no line of
-    a file can be read."""
+    a file can be read: a corpus is useless without its queries."""
     counts = read.counts
     corpora, queries, judged = inputs_of(paths, counts)
 

@@ -159,8 +159,9 @@ def fetch(
             _receive(client, urljoin(base_url, file.name), file, partial, progress, pause, backoff)
             if (found := _sha256(partial)) != file.sha256:
                 partial.unlink()
-                why = "Nothing was kept. Run it again; if it fails again, the file or a proxy changed"
-                raise DataError(f"{path}: expected sha256 {file.sha256}, received {found}. {why}.")
+                again = "Run it again; if it fails again, the published file changed, or a proxy changes it"
+                wrong = f"expected sha256 {file.sha256}, received {found}. Nothing was kept"
+                raise DataError(f"{path}: {wrong}. {again}.")
             os.replace(partial, path)
     return [path for _, path in wanted]
 

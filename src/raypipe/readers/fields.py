@@ -131,11 +131,19 @@ def of_path(name: str) -> dict[str, str]:
     return fields_of(dict(part.split("=", 1) for part in PurePosixPath(name).parts[:-1] if "=" in part))
 
 
-_ZONES = """0 UT UTC GMT Z WET, 1 WEST CET, 2 CEST EET, 3 EEST MSK, 9 JST,
-    -4 EDT, -5 ET EST CDT, -6 CST MDT, -7 MST PDT, -8 PT PST"""
-_HOURS: Final[Mapping[str, int]] = {
-    zone: int(hours) for part in _ZONES.split(",") for hours, *zones in [part.split()] for zone in zones
+_ZONES: Final[Mapping[int, str]] = {
+    0: "UT UTC GMT Z WET",
+    1: "WEST CET",
+    2: "CEST EET",
+    3: "EEST MSK",
+    9: "JST",
+    -4: "EDT",
+    -5: "ET EST CDT",
+    -6: "CST MDT",
+    -7: "MST PDT",
+    -8: "PT PST",
 }
+_HOURS: Final[Mapping[str, int]] = {z: hours for hours, zones in _ZONES.items() for z in zones.split()}
 """Time zone -> hours ahead of UTC. PT and ET ignore summer time, an error of at most an hour."""
 _SINCE_1970 = re.compile(
     r"(?:/Date\()?(-?[0-9]{9,11}|[0-9]{13}|[0-9]{16}|[0-9]{19})(?:\.[0-9]+)?(?:[+-][0-9]{4})?(?:\)/)?"

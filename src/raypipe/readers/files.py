@@ -224,4 +224,6 @@ def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[
                 if rest.strip(b"\0"):
                     raise DataError(f"{name}: bytes follow the end of the tar archive. Get it again.")
     except tarfile.TarError as e:
-        raise DataError(f"{name}: expected a tar header, found {e}. Get it again.") from e
+        raise DataError(
+            f"{name}: expected a tar header, found a damaged one or none ({e}). Get it again."
+        ) from e

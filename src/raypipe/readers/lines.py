@@ -188,7 +188,8 @@ def repeated(names: Iterable[str]) -> str | None:
 
 def _integer(digits: str) -> int:
     if len(digits) > 20 or not -INT64 <= int(digits) < INT64:
-        raise UnusableLine("big_integer", f"expected at most 64 bits, found the number {digits[:24]}")
+        found = f"found {len(digits)} digits: {digits[:24]}"
+        raise UnusableLine("big_integer", f"expected at most 64 bits, {found}")
     return int(digits)
 
 

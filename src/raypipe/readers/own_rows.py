@@ -190,10 +190,9 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     said = (part for t in turns or () for part in (t.role, t.text))
     named = digest(text, asked_at, *(d.source.id for d in found), *filter(None, [where]), *said)[:16]
     id = scalar_text(fields.get(value, "id")) or named
-    names = (d.name.id if d.name else None for d in found)
     cited = (
-        Citation(id, rank, d.url, d.modified, d.source.id, None, name)
-        for rank, (d, name) in enumerate(zip(found, names, strict=True))
+        Citation(id, rank, d.url, d.modified, d.source.id, None, d.name.id if d.name else None)
+        for rank, d in enumerate(found)
     )
     citations = None if searches_all else tuple(cited)
     counts.questions_without_pages += citations == ()

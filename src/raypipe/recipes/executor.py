@@ -100,8 +100,9 @@ class QuestionExecutor:
     """The question half of a recipe, opened with a kit. Call it with any batches, any number of times.
 
     `counts`: stage name -> counters, which grow with each batch. `memo` None: calls are not cached.
-    `degrades`: stages with an unavailable service are omitted, as at an endpoint. `stages`: the slice of
-    stages to run, on rows that passed the stages before it. `clock`: returns seconds.
+    `degrades`: stages with an unavailable service are omitted, as at an endpoint. `on_stage` is called at the
+    begin (seconds None) and at the end of a stage. `stages`: the slice of stages to run, on rows that passed
+    the stages before it. `clock`: returns seconds.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class WrittenStep:
 def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
     """Reads the recipe in a YAML file. `resolve` turns the names in steps (models, fitted numbers) into
     values. `find` returns the file of the recipe that a variant changes; None: that file is in the same
-    folder."""
+    folder. Raises ConfError with the file, the place in it, and the expected and found values."""
     return from_tree(path.stem, read_tree(path, find), Where(str(path)), resolve)
 
 

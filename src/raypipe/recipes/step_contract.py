@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from raypipe.core import plugins
@@ -179,14 +179,23 @@ def named_by(kind: type[N], *steps: Step | CorpusStep) -> list[N]:
 def _named(*values: Any) -> list[Any]:
     """Returns the models and references in values, at any depth, each once."""
     found: list[Any] = []
-    waiting = list(reversed(values))
-    while waiting:
-        value, parts = waiting.pop(), list[Any]()
-        if isinstance(value, Model | Reference) and value not in found:
+    for value in _inside(values):
+        absent = isinstance(value, Model) and value.absent
+        if not absent and value not in found:
             found.append(value)
-        if dataclasses.is_dataclass(value) and not isinstance(value, Model):
-            parts = [getattr(value, f.name) for f in dataclasses.fields(value)]
-        elif isinstance(value, tuple | Mapping):
-            parts = list(value.values() if isinstance(value, Mapping) else value)
-        waiting += reversed(parts)
-    return [v for v in found if not (isinstance(v, Model) and v.absent)]
+    return found
+
+
+def _inside(value: Any) -> Iterator[Model | Reference[Any]]:
+    """Yields each model and reference in a value, an outer one before those inside it."""
+    if isinstance(value, Model | Reference):
+        yield value
+    parts: Iterable[Any] = ()
+    if dataclasses.is_dataclass(value) and not isinstance(value, Model):
+        parts = (getattr(value, f.name) for f in dataclasses.fields(value))
+    elif isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, tuple):
+        parts = value
+    for part in parts:
+        yield from _inside(part)

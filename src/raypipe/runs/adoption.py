@@ -224,8 +224,8 @@ def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
 
 
 async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
-    """Compares the new model's answers to recorded requests. Raises Unavailable, and any error of the
-    model."""
+    """Sends recorded requests to the new model, and compares its answers with the recorded answers. Raises
+    Unavailable, and any error of the model."""
     ask: Any = getattr(kit, new.kind)(new)
     answers = dict[Any, Any]()
     for common in dict.fromkeys(request[:-1] for request in requests):

@@ -115,8 +115,8 @@ class Parting:
 
 
 def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Parting]:
-    """Maps each common question whose paths diverge to the place. `stores`: of run `before`, and of
-    `after`."""
+    """Maps the id of each common question whose paths diverge to the first place where they do. `stores`: of
+    run `before`, and of `after`."""
     old, new = (answer_keys(store, run.run) for store, run in zip(stores, (before, after), strict=True))
     own = differences(before.stages, after.stages)
     out = {}

@@ -95,8 +95,9 @@ def matching(names: Sequence[str], begin: str) -> str:
     return matches[0]
 
 
-def _has_digest(name: str) -> bool:
-    """Returns whether a table's name ends in a digest. Other tables, such as `questions`, always remain."""
+def _is_named_by_digest(name: str) -> bool:
+    """Returns whether a name is that of a table whose name ends in a digest. Other tables, such as
+    `questions`, always remain. The key of an answer, a digest without "-", is no such name."""
     return "-" in name
 
 
@@ -111,7 +112,7 @@ def _removals(
     yield from (Removal("tag", name, n) for name, n in sorted(orphans.items()))
     paid = {table for table, _ in release.replies_named(*every)} - replies_given_up(roots, replies)
     unnamed = roots.ever_named - roots.named - paid
-    dropped = [t for t in tables if _has_digest(t) and t in unnamed]
+    dropped = [t for t in tables if _is_named_by_digest(t) and t in unnamed]
     yield from (Removal("table", table, store.count(table)) for table in dropped)
     digests = {r.digest for r in roots.runs} - {r.digest for r in roots.root_runs}
     for digest in sorted(digests - {r.digest for r in roots.root_releases}):
@@ -234,17 +235,17 @@ def old_faults(store: Store, tables: Collection[str], gone: Iterable[Run]) -> li
         return []
     notes = {name.partition(".")[0] for name in store.files.names(INGESTED)}
     forgotten = {k.key for r in gone for k in answer_keys(store, r.run).values()}
-    asked = {r["digest"] for r in rows if not _has_digest(r["digest"]) and r["run"] not in READS}
+    asked = {r["digest"] for r in rows if not _is_named_by_digest(r["digest"]) and r["run"] not in READS}
     forgotten |= asked - set(store.missing("answers", "key", sorted(asked)))
     of_table = defaultdict[str, set[str]](set)
     for r in rows:
-        if _has_digest(r["digest"]):
+        if _is_named_by_digest(r["digest"]):
             of_table[r["digest"]].add(r["id"])
     pending = {t: set(store.missing(t, "source", sorted(ids))) for t, ids in of_table.items() if t in tables}
 
     def old(id: str, digest: str, run: str) -> bool:
         if run in READS:
             return digest not in notes
-        return id not in pending.get(digest, ()) if _has_digest(digest) else digest in forgotten
+        return id not in pending.get(digest, ()) if _is_named_by_digest(digest) else digest in forgotten
 
     return [r["_rowid"] for r in rows if old(r["id"], r["digest"], r["run"])]

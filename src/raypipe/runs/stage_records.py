@@ -189,8 +189,8 @@ def _stages(recipe: Mapping[str, Any]) -> dict[str, Values]:
 def with_lines(
     found: Mapping[str, Difference], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Difference]:
-    """Returns the differences with at most MOST_LINES lines for people each; classes or versions have
-    none."""
+    """Adds lines for people to each difference, at most MOST_LINES: all changed fields of the stage. A stage
+    of another class or version gets none."""
     old, new, out = _stages(before), _stages(after), {}
     for name, d in found.items():
         whole = d.field in ("step", "version", "source")

@@ -46,8 +46,9 @@ class Dense:
         if self.where:
             parse(self.where)
         require_positive(self, "top")
-        if self.ann and self.among:
-            raise ValueError("ann: expected without `among`, which looks only at what other steps found")
+        if self.among and (self.ann or self.where):
+            name = "ann" if self.ann else "where"
+            raise ValueError(f"{name}: expected without `among`, which looks only at what other steps found")
 
     def reads(self) -> frozenset[str]:
         found = {"hits", *(f"hits.{n}" for n in self.among)} if self.among else set()

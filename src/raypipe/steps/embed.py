@@ -74,8 +74,9 @@ class Embed(EmbedsChunks):
 async def with_vectors(
     table: pa.Table, texts: list[str | None], model: Model, embedder: Embedder
 ) -> pa.Table:
-    """Adds the column `vector` to a table. `texts`: each row's text to embed; None for a row with a fault.
-    Raises ConfError if the embedder's vectors do not have the shape that models.yaml declares."""
+    """Adds the column `vector` to a table, null for a row with a fault. A bad vector gives its row a fault.
+    `texts`: each row's text to embed; None for a row that already has a fault. Raises ConfError if the
+    embedder's vectors do not have the shape that models.yaml declares."""
     place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
     distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
     if distinct.shape != (len(place), model.dim):
@@ -136,7 +137,8 @@ class EmbedDocument(EmbedsChunks):
         embedder, render, names = kit.embedder(self.model), renderer(self.passage), uses(self.passage)
 
         def form(chunk: str) -> str:
-            values = dict(zip(("title", "abstract"), chunk.partition("\n")[::2], strict=True))
+            title, _, abstract = chunk.partition("\n")
+            values = {"title": title, "abstract": abstract}
             return render({n: values[n] for n in names})
 
         async def build(table: pa.Table) -> pa.Table:

@@ -48,6 +48,7 @@ class Extract:
     if the probability is below `threshold`, and always without `fitted`. The first quote is the whole
     sentence or row, even if the reply abstains. If sources state different values in the same words
     (`text.evidence`), the newest value is the reply, and a second reply quotes the older values.
+    `bench/figures/extract.py --sentences` counts the sentences of passages.
     """
 
     embedder: Model
@@ -133,7 +134,8 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
         raise ValueError(
             f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
             f"numbers fitted with {fitted.embedder}. Fit them again "
-            f"(python bench/figures/extract.py --fit --embedder {embedder.name}), or leave fitted out"
+            f"(python bench/figures/extract.py --fit --embedder {embedder.name}), or leave fitted out: the "
+            "step then abstains"
         )
 
 

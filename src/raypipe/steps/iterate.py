@@ -86,7 +86,8 @@ class Iterate:
         if self.tokens < least:
             raise ValueError(f"tokens: expected at least {least} (context and reply), found {self.tokens}")
         if (room := self.model.max_model_len) < least:
-            raise ValueError(f"context_tokens: the model has room for {room} tokens, a round needs {least}")
+            has = f"{self.model.name!r} has room for {room} tokens"
+            raise ValueError(f"context_tokens: {has}, and a round may need {least}")
 
     def reads(self) -> frozenset[str]:
         searched = {"index.vector"} if self.embedder else set()

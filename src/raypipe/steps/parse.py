@@ -29,8 +29,8 @@ class Parse:
 
     White space in the text is folded. A block is the span of a title, heading, paragraph, list item, cell or
     menu (`text.blocks`). A page's text equals that of BeautifulSoup with the parser `html`. `via: fast` uses
-    a faster parser and checks one page in 256 with BeautifulSoup (`text.html`). Sources of other kinds give
-    no row, since this recipe does not search them.
+    a faster parser and checks one page in 256, chosen by source id, with BeautifulSoup (`text.html`). Sources
+    of other kinds give no row, since this recipe does not search them.
 
     The column `parser` names the parser of a row (`text.html.Way`), or plain for sources without HTML. A page
     without text is a row with the text "". Faults: null, not_html, too_large, timeout, memory, crash,

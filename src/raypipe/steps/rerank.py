@@ -117,15 +117,15 @@ class Shortlist:
             found = await index.source_texts(distinct)
             if self.lower:
                 found = [None if text is None else text.lower() for text in found]
-            texts: dict[str | None, str | None] = {None: None}
-            texts.update(zip(distinct, found, strict=True))
-            rows = [[texts[c.snippet] for c in citations] for citations in cited]
-            asked = zip(map(render, questions), rows, strict=True)
-            scores = iter((await score([(q, t) for q, row in asked for t in row if t is not None])).tolist())
-            return [
-                self._narrow(q, cs, [None if t is None else next(scores) for t in row]) if cs else q
-                for q, cs, row in zip(questions, cited, rows, strict=True)
-            ]
+            texts = dict(zip(distinct, found, strict=True))
+            rows = [[None if c.snippet is None else texts[c.snippet] for c in cs] for cs in cited]
+            shown = [(q, t) for q, row in zip(questions, rows, strict=True) for t in row if t is not None]
+            scores = iter((await score([(render(q), text) for q, text in shown])).tolist())
+            out = []
+            for q, cs, row in zip(questions, cited, rows, strict=True):
+                own = [None if text is None else next(scores) for text in row]
+                out.append(self._narrow(q, cs, own) if cs else q)
+            return out
 
         return ask
 

@@ -53,7 +53,8 @@ def commit(
     removes older rows with the units of the parts, or with the units `gone`.
 
     Raises StoreError, and leaves the table unchanged, if a part is not done, a file is missing, or two parts
-    have a unit in common. Raises AddedMeanwhile, and discards the parts, if another run added units of them.
+    have a unit in common. Raises AddedMeanwhile, and discards the parts, if another run added some of these
+    units.
     """
     checked_at = None
     with reaching(store.table_uri(table)), store.durable(table):

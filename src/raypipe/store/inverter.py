@@ -174,9 +174,12 @@ class Inverter:
         """Yields sources, texts and passages per segment: a bounded number of words, or one longer source."""
         cuts = self._cuts(ids)
         texts, spans = _slices(self._texts, cuts, self._columns), _slices(self._passages, cuts, list(SPANS))
+
+        def words(text: pa.Table) -> int:
+            return int(pc.sum(pc.list_value_length(text[self._columns[1]])).as_py() or 0)
+
         pieces = zip(cuts, texts, spans, strict=True)
-        words = self._columns[1]
-        sized = ((p, pc.sum(pc.list_value_length(p[1][words])).as_py() or 0) for p in pieces)
+        sized = (((cut, text, span), words(text)) for cut, text, span in pieces)
         for group in _bounded(sized, self.segment_words):
             names = [source for cut, _, _ in group for source in cut]
             yield names, pa.concat_tables(t for _, t, _ in group), pa.concat_tables(s for *_, s in group)

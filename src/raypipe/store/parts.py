@@ -237,7 +237,8 @@ def write_part(
     store: Store, table: str, run: str, part: str, data: pa.Table, facts: Mapping[str, Any]
 ) -> Record:
     """Writes the rows of one part, perhaps none, and its completion record; skips a part that is done. The
-    table must exist. Raises DataError, StoreUnavailable and DiskFull."""
+    table must exist. Raises DataError for invalid rows, and StoreUnavailable or DiskFull if they cannot be
+    written."""
     with reaching(store.table_uri(table)):
         if (done := read_record(store, table, run, part)) is not None:
             return done

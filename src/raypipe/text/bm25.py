@@ -82,7 +82,7 @@ def numbered(hashes: np.ndarray) -> tuple[np.ndarray, int]:
 
     A hash's first 16 bits choose a slot of a table. In each round all words are written into their slots. The
     last word written to a slot gets the slot's number; the slot's other words are hashed again for the next
-    round. 97 % of the words of 5,000 real passages need one round. A dictionary takes twice as long.
+    round. Of the 165,000 words of 5,000 real passages 97 % need one round. A dictionary takes twice as long.
     """
     numbers, left, above = np.empty(len(hashes), np.int64), np.arange(len(hashes)), 0
     table = np.empty(SLOTS, np.uint64)
@@ -98,10 +98,11 @@ def numbered(hashes: np.ndarray) -> tuple[np.ndarray, int]:
 def scores(
     pool: Bm25Corpus, query: np.ndarray, variant: Variant, k1: float, b: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores the passages that have a word of the query: ascending numbers and scores, (hits,) each.
+    """Scores the passages that have a word of the query. Returns passage numbers, ascending, and scores.
 
-    `query` (words,) uint64; a repeated word counts each time. An Okapi score can be zero or negative:
-    rank_bm25's least idf is a quarter of the mean idf, which may be negative. A Lucene score is positive.
+    Both are (hits,), int64 and float64. `query` (words,) uint64; a repeated word counts each time. An Okapi
+    score can be zero or negative: rank_bm25's least idf is a quarter of the mean idf, which may be negative.
+    A Lucene score is positive.
     """
     terms, repeats = np.unique(query, return_counts=True)
     term, passage, count = pool.occurrences(terms)

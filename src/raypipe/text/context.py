@@ -28,7 +28,7 @@ def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ..
     """Lists quotes: the sentence with the largest share of the answer's words, then all parts in `shown`.
 
     Leaves the sentence out if its share is below `LEAST`. `shown`: (source id, span, text) of parts of
-    sources.
+    sources, in the context's order.
 
     >>> page = "Velora is a film. Anna Lind directed it."
     >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
@@ -180,8 +180,9 @@ def pack(
 ) -> Packed:
     """Packs the first `most` distinct passages into a text of at most `budget` tokens.
 
-    Passages beyond the budget are dropped, and the last one may be cut; its fence is closed after the cut.
-    None for `budget` or `most` means no limit.
+    Tokens are counted by `tokenize` on the packed text. Empty passages and repeats are omitted. Passages
+    beyond the budget are dropped, and the last one may be cut; its fence is closed after the cut. None for
+    `budget` or `most` means no limit.
 
     >>> import re
     >>> pack(["one two three", "four"], "docs", 4, lambda t: [m.span() for m in re.finditer(r"\\S+", t)])

@@ -247,7 +247,7 @@ def host_name(text: str) -> str:
 
 
 def host_matches(url: str, hosts: Collection[str]) -> bool:
-    """Returns whether a URL's host is one of `hosts` or below; True without `hosts`.
+    """Returns whether a URL's host is in `hosts` or a subdomain of one; True if `hosts` is empty.
 
     >>> host_matches("https://en.example.org/a", ["example.org"])
     True

@@ -248,7 +248,8 @@ def _soup_node(node: Any) -> str | Element | None:
 Answer: TypeAlias = ParsedPage | Fault
 
 PROBE = b'["lxml", "fast", false]\n' + b"<p>One of many <b>words</b>.</p>\n" * 3_000
-"""Page that takes .02 s, like the slowest real page, by which a child is tested."""
+"""Page that takes .02 s, like the slowest real page, to test a child: a machine that cannot parse it within
+the limits can parse no page."""
 
 
 @dataclass(frozen=True, slots=True)

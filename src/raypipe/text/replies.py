@@ -75,7 +75,7 @@ class ParsedReply:
 
 
 def abstains(text: str) -> bool:
-    """Returns whether a text contains "i don't know", in any case and with any apostrophe.
+    """Returns whether a text contains "i don't know", in any case, with a straight or curly apostrophe.
 
     >>> abstains("Well, I don\u2019t know that.")
     True
@@ -115,7 +115,9 @@ def read_rewrite(text: str, question: str) -> ParsedReply:
 
 
 def behind(text: str, mark: str) -> str:
-    """Returns the text after the last `mark`, or the whole text if `mark` is "". Raises UnreadableReply.
+    """Returns the text after the last `mark`, or the whole text if `mark` is "".
+
+    Raises UnreadableReply if the mark is missing.
 
     >>> behind("It says so. Answer: Yes", "Answer:").strip()
     'Yes'
@@ -272,7 +274,7 @@ def read_next_query(text: str) -> str | None:
 
 
 def read_numbers(text: str, most: int) -> tuple[int, ...]:
-    """Reads the distinct numbers from 1 to `most` in a reply; () for "none".
+    """Reads the distinct numbers from 1 to `most` in a reply, in its order; () for "none".
 
     >>> read_numbers("[3], then 1 and 3; 99", 5)
     (3, 1)

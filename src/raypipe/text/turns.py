@@ -111,8 +111,8 @@ def _leaning(text: str, before: str) -> re.Match[str] | None:
     """Finds the first pronoun that no earlier word of the question can explain, else None.
 
     Before such a pronoun are only small words and at most one other word; two if the pronoun directly follows
-    an auxiliary or a preposition. Returns None if the last question has the same pronoun, with one
-    meaning."""
+    an auxiliary or a preposition. Returns None too if the last question has the same pronoun: it then means
+    the same."""
     for found in _PRONOUN.finditer(text):
         words, said = re.findall(r"[\w']+", text[: found.start()].lower()), found[0].lower()
         own, last = [w for w in words if w not in _SMALL], words[-1] if words else ""

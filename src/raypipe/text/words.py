@@ -8,7 +8,8 @@ letters, as in Lucene's CJK analyzer.
 `character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter of the system db3, on
 folded text. Words are joined while the window has at most `size` characters. The next window begins with as
 many of the last words as fit into `overlap`. A window exceeds `size` only if it is one longer word. There are
-two departures: in scripts without spaces each letter is a word, and a word longer than `LONGEST_WORD` is cut.
+two departures: in scripts without spaces each letter is a word, and a word longer than `LONGEST_WORD` is cut,
+so that ten megabytes without a space are not one chunk.
 Sentences are split as in the official CRAG baseline (blingfire).
 """
 
@@ -211,7 +212,8 @@ def nested_windows(
 
 def token_windows(tokens: Sequence[Span], size: int, overlap: int) -> list[Span]:
     """Makes windows of `size` tokens that share `overlap` tokens with the previous window. The last window
-    may be shorter. A span is from the start of its first token to the end of its last token in the text."""
+    may be shorter. With overlap 0 each token is in one window. A span is from the start of its first token to
+    the end of its last token in the text, so no token is decoded."""
     step = size - overlap
     stops = range(size, max(size + 1, len(tokens) + step), step) if tokens else range(0)
     return [(tokens[stop - size][0], tokens[min(stop, len(tokens)) - 1][1]) for stop in stops]

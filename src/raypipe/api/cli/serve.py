@@ -42,7 +42,7 @@ def serve(
     host: str = arg("address to listen on (default: 127.0.0.1)", "ADDRESS", default="127.0.0.1"),
     port: int = arg("port to listen on (default: 8000)", "N", shared.whole(1, 65535), default=8000),
     options: EndpointFlags,
-    memo: int = arg("memory of a gateway for computed values (64)", "MB", shared.whole(0), default=64),
+    memo: int = arg("memory of a gateway for values (64; 0: none)", "MB", shared.whole(0), default=64),
     capture: float | None = arg("write this share of answers into the store (none)", "RATE", shared.share),
     retention: float | None = arg("delete captured answers after this time (7)", "DAYS", shared.above_0),
     redact: str | None = arg("your function that removes text that must not be captured", "MODULE:NAME"),

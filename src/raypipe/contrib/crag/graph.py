@@ -83,13 +83,13 @@ class FetchedTables(ProgramTables):
         return True
 
     async def all(self, requests: Iterable[tuple[str, Object]]) -> list[Any]:
-        """Sends requests concurrently and returns their results in order. Raises the first exception, after
-        all requests have ended."""
+        """Sends requests concurrently and returns their results in order. After all have ended, raises the
+        first exception; a defect comes before a GraphFault, which would hide it."""
         sent = (self.ask(path, body) for path, body in requests)
         results = await asyncio.gather(*sent, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        raised = [r for r in results if isinstance(r, BaseException)]
+        if raised:
+            raise next((e for e in raised if not isinstance(e, GraphFault)), raised[0])
         return results
 
 

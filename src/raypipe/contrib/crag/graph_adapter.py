@@ -134,7 +134,7 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
     A server has no list of its names, but its searches rank names by the words shared with the query. So each
     search gets the whole text, and its results are matched against the text as with embedded tables. Teams
     and clubs come from `names`, clubs of other leagues from the last weekend's games. Companies are found by
-    name or ticker: each word that may be a ticker is looked up.
+    name or ticker: each word that may be a ticker is looked up, and capitals tell it from a word.
 
     Sends at most `records.MOST_SEARCHES` requests. Raises GraphFault if the server is down or sends
     garbage."""

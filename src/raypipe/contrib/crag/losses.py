@@ -86,11 +86,13 @@ class GraphPath(EvidencePath):
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
         if e.labels.get(KG_ANSWERABLE, "").lower() == "false":
             return False
+        if pages.loss == Loss.PAGES:
+            return True
         facts = e.answered.replies.get(self._names.facts, SKIPPED_REPLY)
+        if own.loss != CONCLUDED or facts.label != ANSWERED or pages.loss in (Loss.ANSWER, Loss.ROUTING):
+            return False
         values = [str(v) for x in _lines(e.answered.replies, self._names) for v in x["values"]]
-        held = facts.label == ANSWERED and e.gold.held("\n".join([facts.text, *values]))
-        told = own.loss == CONCLUDED and held  # the graph's facts hold the gold
-        return pages.loss == Loss.PAGES or (told and pages.loss not in (Loss.ANSWER, Loss.ROUTING))
+        return e.gold.held("\n".join([facts.text, *values]))  # the graph's facts hold the gold
 
     def add(self, question: Question, gold: Gold) -> None:
         if PROGRAM not in gold.labels:

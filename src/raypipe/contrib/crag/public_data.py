@@ -237,6 +237,7 @@ class FactsTable:
     """(company or not, identity of the embedder or "") -> indexed texts, built on first use."""
 
     def of_year(self, year: int) -> tuple[str, ...]:
+        """Returns the sentences about a year, in the order of the source; () if there are none."""
         return tuple(self.years.get(year, ()))
 
     async def about(

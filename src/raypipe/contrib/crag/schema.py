@@ -52,10 +52,14 @@ _DECLARED: Final = {
     "film_year": "year int, raw text",
     "play_by_play": "game_id text",
 }
-TABLES: Final[dict[str, dict[str, Kind]]] = {
-    table: {column: cast(Kind, kind) for column, kind in (c.split() for c in columns.split(", "))}
-    for table, columns in _DECLARED.items()
-}
+
+
+def _columns(declared: str) -> dict[str, Kind]:
+    pairs = (column.split() for column in declared.split(", "))
+    return {name: cast(Kind, kind) for name, kind in pairs}
+
+
+TABLES: Final[dict[str, dict[str, Kind]]] = {table: _columns(text) for table, text in _DECLARED.items()}
 """Table -> column -> kind. Only `mock_api` reads film_year and play_by_play. The grammy_* tables hold a
 source's own counts; missing counts are computed from `grammy`."""
 

@@ -149,7 +149,8 @@ def _called(preset: str | Path, name: str | None, out: str | Path | None) -> str
         require_writable(Path(out), "--out")
         models = Path(out) / MODELS
         if models.exists() and not (models.is_file() and models.read_bytes().startswith(_MADE.encode())):
-            raise ConfError(f"--out: {models} was not made by `raypipe finetune`. Name another folder")
+            why = "was not made by `raypipe finetune`, which would write it again without its comments"
+            raise ConfError(f"--out: {models} {why}. Name another folder")
         _read(models)
     return called
 
@@ -191,8 +192,9 @@ def _train(
             told.append((point.step, time.monotonic()))
 
         trained = train_on_ray(inputs.job, inputs.run, f"{store.uri}/{TRAININGS}", inputs.workers, advance)
-    took, token_s = time.monotonic() - began, None
-    if len(told) > 1:  # seconds per token after the first step
+    took = time.monotonic() - began
+    token_s = None  # mean seconds per token after the first step; None: fewer than two steps
+    if len(told) > 1:
         share = (told[-1][0] - told[0][0]) / planned.estimate.steps
         token_s = (told[-1][1] - told[0][1]) / (share * planned.estimate.tokens)
     with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as temporary:

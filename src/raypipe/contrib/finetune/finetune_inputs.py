@@ -116,7 +116,8 @@ def read_inputs(
     device: Device = "cuda" if cluster.device.startswith("cuda") else "cpu"
     if device == "cpu" and model.dtype == "float16":
         raise ConfError(
-            f"--base {base}: its dtype is float16, which is not trained on a CPU. Use float32 or bfloat16"
+            f"--base {base}: its dtype is float16, which is not trained on a CPU. Use an entry of dtype "
+            "float32 or bfloat16, or a cluster file with GPUs"
         )
     chats = open_chat_tokenizer(Path(model.path), base, model.template)
     rows = {x.question_id: tokenized(chats, x) for x in given.labels}
@@ -133,7 +134,7 @@ def read_inputs(
     if chosen.effective_batch % count:
         raise ConfError(
             f"--workers {count}: expected a divisor of the {chosen.effective_batch} rows of a step "
-            "(effective_batch)"
+            "(effective_batch), so that each worker has as many. Set another number of either"
         )
     gpu_gib = min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
     return FinetuneInputs(

@@ -95,7 +95,8 @@ def labelling(
     prefer: tuple[str, ...] = (step.into,)
     if not judged:
         # A person's label needs only the chat: with the skipped truth, a row with an unreadable reply passes.
-        golds, prefer = {}, (step.into, TRUTH)
+        golds = {}
+        prefer = (step.into, TRUTH)
         runs = (s for s in recipe.question[at + 1 :] if graph_replies(s.step) is not None)
         after = [replace(s, when={}) for s in runs if REPLY + step.into in s.step.reads()]
     else:
@@ -104,7 +105,8 @@ def labelling(
             after = [_own_stage("words", WordJudge(step=step), {TRUTH: (ANSWERED,)})]
         else:
             after = _judging(recipe, step, judge or step.model, check, context)
-    truths, labelled = _own_stage("truths", Truths(golds=golds), {}), replace(stage, step=step, when=when)
+    truths = _own_stage("truths", Truths(golds=golds), {})
+    labelled = replace(stage, step=step, when=when)
     stages = (*before, truths, labelled, *after, Stage("decide", Decide(prefer=prefer)))
     name = f"{recipe.name}+labels-{step.into}"
     whole = replace(recipe, name=name, file=f"{recipe.file}+labels-{step.into}", question=stages)
@@ -125,7 +127,8 @@ def _stage_of(recipe: Recipe, into: str | None) -> int:
     at, step = words[-1] if into is None else known[into]
     if step.model.absent:
         raise ConfError(
-            f"{recipe.question[at].name} asks no model, so there is nothing to label. Name one with --llm"
+            f"recipe {recipe.name}: {recipe.question[at].name} asks no model, so there is nothing to label. "
+            "Name a model with --set or --llm"
         )
     if step.reply not in (*answering, "calls"):
         raise ConfError(

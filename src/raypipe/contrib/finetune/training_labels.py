@@ -243,7 +243,8 @@ def require_kinds(labels: Sequence[Label], by_rules: bool, judged: Sequence[Judg
         whys = Counter(WHY[a.why] for a in judged if a.why is not None)
         reasons = "".join(f"; {n}: {why}" for why, n in whys.most_common())
         raise DataError(
-            f"labels: expected train rows, found none of {len(judged)} questions{reasons}. Label more"
+            f"labels: expected train rows, found none of {len(judged)} questions{reasons}. Lower --held-out, "
+            "or label more questions"
         )
     kinds = set(train)
     if by_rules:

@@ -102,7 +102,7 @@ def train_on_ray(
         if workers * each > have.get(kind, 0.0):
             raise ClusterTooSmall(
                 f"{workers} workers need {workers * each:g} {kind}s, the cluster has {have.get(kind, 0.0):g}"
-                ". Lower --workers"
+                ". Lower --workers, or take a larger cluster"
             )
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)  # its messages are raised here instead
     notes = ray.remote(num_cpus=0)(_Notes).remote()

@@ -23,6 +23,8 @@ SENTENCES = 2000  # invented sentences that train the stand-ins' tokenizers; tak
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SynthResult(Result, record="summary"):
+    """Counts of an invented dataset or collection; one row per count."""
+
     summary: SynthSummary | CollectionSummary
 
     @property
@@ -78,6 +80,8 @@ def synthesize_papers(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StandinsResult(Result):
+    """Folders of stand-in models; one row per folder."""
+
     made: Standins
 
     @property

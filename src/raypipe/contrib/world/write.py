@@ -6,7 +6,7 @@ synth.json        seed, sizes, counts; written last, so a folder that has it is 
 
 Dates in the graph are strings `YYYY-MM-DD`, as in CRAG's mock API. Values that are not known yet are null.
 A table's columns are the keys that programs use (`cast`: movie_name, name, character, ...), so a call
-compiles to a query over one or two tables.
+compiles to a query over one or two tables. Column types follow the world's dataclasses.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def print_points(console: Console, plans: Sequence[PlannedPoint]) -> None:
     heads = ["point", "calls", "at most", *["tokens"] * tokens, "hours", *["usd"] * priced]
     rows = []
     for p in plans:
-        e, most = p.estimate, "not known" if p.estimate.max_calls is None else f"{p.estimate.max_calls:,}"
+        e = p.estimate
+        most = "not known" if e.max_calls is None else f"{e.max_calls:,}"
         shared = ", ".join(p.shared[:NAMED]) + ", ..." * (len(p.shared) > NAMED)
         costs = (*[ranged(e.tokens)] * tokens, hours(e.hours), *[usd(e.usd)] * priced)
         rows.append((p.point, ranged(e.calls), most, *costs, shared))

@@ -182,7 +182,8 @@ def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
         left, top, wide, high = (int(row[name]) for name in ("left", "top", "width", "height"))
         box, sure = Box(left, height - top - high, left + wide, height - top), float(row["conf"]) / 100
         place = "-".join(row[name] for name in ("block_num", "par_num", "line_num"))
-        last, line = found[-1] if found and place == line else None, place
+        last = found[-1] if found and place == line else None
+        line = place
         if last is None or box.left - last.box.right > max(box.height, last.box.height):
             found.append(TextPiece(box, row["text"], sure))
             continue

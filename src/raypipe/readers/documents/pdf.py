@@ -120,9 +120,9 @@ class Pdf:
                     raise UnusableLine("too_large", f"expected at most {most:,} characters, found {count:,}")
                 found, repaired = text.get_text_range(), False
                 if 4 <= (rects := text.count_rects()) <= BOXES:
-                    boxes, rules = [Box(*text.get_rect(i)) for i in range(rects)], _rules(page)
+                    boxes = [Box(*text.get_rect(i)) for i in range(rects)]
                     found, repaired = laid_out(
-                        found, boxes, lambda i: text.get_text_bounded(*boxes[i]), rules
+                        found, boxes, lambda i: text.get_text_bounded(*boxes[i]), _rules(page)
                     )
                 few = sum(map(str.isalpha, found)) < FEW_LETTERS
                 scan = few and _image_share(page) >= MOSTLY

@@ -61,7 +61,8 @@ def _grids(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[_Grid]:
             more = [j for j in left if meet(i, j)]
             some += more
             left -= set(more)
-        rows, columns = ([rules[i] for i in some if (i < len(across)) == flat] for flat in (True, False))
+        rows = [rules[i] for i in some if i < len(across)]
+        columns = [rules[i] for i in some if i >= len(across)]
         xs = _places([r.at for r in columns] + [x for r in rows for x in (r.start, r.end)])
         ys = _places([r.at for r in rows] + [y for r in columns for y in (r.start, r.end)])
         if len(xs) > 2 and len(ys) > 2:

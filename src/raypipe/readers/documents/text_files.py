@@ -138,7 +138,7 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
-    """Converts a CSV file to table rows, in which column names precede the cells.
+    """Converts a CSV file to table rows; if the first row has column names, they precede the cells.
 
     Also returns (line, fault) for each row with more cells than the first row; such rows are left out.
     Missing last cells are empty. Lines of one cell above the first row are titles.
@@ -180,7 +180,8 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
         header = not all(numbers) and _is_series(labels) and 2 * sum(map(_is_series, kept[1:])) < len(kept)
     if not header or len(kept) == 1:
         return "\n".join([*above, *(table_row([c for c in row if c]) for row in kept)]), faults
-    named, numeric = list[list[str]](), 2 * sum(map(_has_number, kept[1:])) >= len(kept) - 1
+    named: list[list[str]] = []
+    numeric = 2 * sum(map(_has_number, kept[1:])) >= len(kept) - 1
     for row in kept[1:]:
         if _heads(row, names, numeric):
             names = row
@@ -196,9 +197,11 @@ def _heads(row: list[str], names: list[str], numeric: bool) -> bool:
     numbers."""
     if row[0] != names[0] or len(row) < 2:
         return False
-    if row == names or not _has_number(row):
-        return row == names or (numeric and bool(row[0]))
-    return _is_series(row) and _is_series(names)
+    if row == names:
+        return True
+    if _has_number(row):
+        return _is_series(row) and _is_series(names)
+    return numeric and bool(row[0])
 
 
 def _has_number(row: list[str]) -> bool:

@@ -189,7 +189,8 @@ def this_machine() -> Node:
 
 
 def is_here(cluster: Cluster) -> bool:
-    """Returns whether a cluster file describes one machine that has no more GPUs than this machine."""
+    """Returns whether a cluster file describes one machine that has no more GPUs than this machine: rates
+    measured here then apply to it."""
     alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
     return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
 

@@ -84,7 +84,8 @@ def connect(address: str, imports: str = "") -> None:
 
 
 def write_timeline(file: Path) -> None:
-    """Writes the work of each Ray process over time in Chrome's trace format. Only if RAY_PROFILING is 1."""
+    """Writes the work of each Ray process over time in Chrome's trace format. Writes nothing unless
+    RAY_PROFILING is 1 and this process has joined a Ray."""
     if os.environ.get("RAY_PROFILING") != "1" or not ray.is_initialized():
         return
     logging.getLogger("ray._private.state").setLevel(logging.ERROR)  # says where later versions read events

@@ -161,9 +161,8 @@ class EngineGroup:
     first_engines: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray of its first engines
     # Nodes that an autoscaler may start; empty: the cluster does not grow.
     declared: tuple[Node, ...] = ()
-    further_engines: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # names of its further engines
+    # Model identity -> names in Ray of its further engines.
+    further_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:

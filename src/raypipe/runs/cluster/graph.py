@@ -211,11 +211,13 @@ def _mapped(
     size, calls = min(pool.size, len(tasks)), CALLS
     needs: Mapping[str, Any] = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
     if operator.in_hand:
-        calls, needs = math.ceil(operator.in_hand / size / max(task.rows for task in tasks)), LIGHT
-    # A process of a task holds one block at a time.
-    if calls == 1 if operator.in_hand else not pool.gpus:
-        on = {**LIGHT, "compute": TaskPoolStrategy(size)} if operator.in_hand else _tasks(pool, len(tasks))
-        return rows.map_batches(named(*given), **whole, **on, **RETRIES)
+        rows_a_part = max(task.rows for task in tasks)
+        calls, needs = math.ceil(operator.in_hand / size / rows_a_part), LIGHT
+        if calls == 1:  # otherwise a process holds several blocks
+            light = {**LIGHT, "compute": TaskPoolStrategy(size)}
+            return rows.map_batches(named(*given), **whole, **light, **RETRIES)
+    elif not pool.gpus:
+        return rows.map_batches(named(*given), **whole, **_tasks(pool, len(tasks)), **RETRIES)
     strategy = ActorPoolStrategy(
         size=size,
         max_tasks_in_flight_per_actor=IN_FLIGHT - CALLS + calls,

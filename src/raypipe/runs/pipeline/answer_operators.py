@@ -106,13 +106,16 @@ def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
     Stages at the beginning that only rewrite questions of a conversation join the slice of the next stage."""
     cuts, last = list[Cut](), ""
     for i, stage in enumerate(stages):
-        kind, first, name = _kind(stage) or last, i, ""
+        kind = _kind(stage) or last
         if cuts and (kind == last or decides(stage.step)):
             name, first, _ = cuts.pop()
-        elif cuts and all(of_turns(s.step) for s in stages[:i]):
-            _, first, _ = cuts.pop()
-        cuts.append((name or NAMES.get(kind, "rank"), first, i + 1))
-        last = last if name else kind
+            cuts.append((name, first, i + 1))
+            continue
+        if cuts and all(of_turns(s.step) for s in stages[:i]):
+            cuts.clear()  # the one slice of these stages
+        first = cuts[-1][2] if cuts else 0
+        cuts.append((NAMES.get(kind, "rank"), first, i + 1))
+        last = kind
     return cuts
 
 

@@ -108,9 +108,9 @@ class Pipeline:
         """Answers the questions that have no answer from this recipe and the sources as they are now (their
         evidence). Adds the counts of the work to `done`. `questions` is iterated several times.
 
-        `fresh`: answers all questions, and calls language models even for cached replies. `renew`: ids of
-        questions to answer again, with the cache. The commit of new answers removes the old answers. After a
-        kill the next run finishes the work, even without `fresh`."""
+        `fresh`: answers all questions, and calls language models even for cached replies; cached vectors
+        and scores are used. `renew`: ids of questions to answer again, with the cache. The commit of new
+        answers removes the old answers. After a kill the next run finishes the work, even without `fresh`."""
         done = done or RunCounters()
         work_id = self.answers_work_id(self.snapshot())
         # Killed runs are finished first, so the evidence of their questions is needed, too.
@@ -131,6 +131,7 @@ class Pipeline:
 
         kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
         per_task = self.sizes.questions
+        # The matrix product of many questions costs little more than that of one.
         if kinds <= {"embedder"} and self.searches_all(questions):
             per_task = max(per_task, SNAPSHOT_QUESTIONS)
         build = TableBuild(

@@ -91,7 +91,8 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
 
 
 def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSummary | None:
-    """Returns the note of these files, if they were read and are not outdated. Stores a new `kind` in it."""
+    """Returns the note of these files, if they were read and no later read replaced some of their rows; else
+    None. Stores a new `kind` in the note."""
     name = f"{INGESTED}/{fingerprint}.json"
     if _decisions(store) or (raw := store.files.read(name)) is None:
         return None

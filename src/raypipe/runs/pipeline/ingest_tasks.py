@@ -153,9 +153,10 @@ def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
             groups.setdefault(start, [start]).append(at)
         for group in groups.values():
             values = joined.rows["value"].take(group).to_pylist()
+            latest = max(values)
             for at, value in zip(group, values, strict=True):
-                if value != max(values):
-                    add(joined, "newest", at, max(values))
+                if value != latest:
+                    add(joined, "newest", at, latest)
     for which in ("questions", "documents") if not before else ():
         for joined in found.joined(shards, which):
             for at in joined.repeated.tolist():

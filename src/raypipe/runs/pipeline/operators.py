@@ -235,12 +235,13 @@ def step(
             return block
         ids, trial, suspects = block.ids, block.note.trial, block.note.suspects
         # A row of a trial is judged together with the other rows of its task, so without a probe.
-        blame = None if trial else probe, worker.backoff(), suspects, passed > 0 or trial
+        check = None if trial else probe
         with kit.spent.piece():
-            start = kit.spent()
+            start, backoff = kit.spent(), worker.backoff()
             try:
                 take(block)
-                done, broken = await bisected(compute, ids, counts, *blame)
+                witnessed = passed > 0 or trial
+                done, broken = await bisected(compute, ids, counts, check, backoff, suspects, witnessed)
                 failed = [(id, fault, 1) for _, some in done for id, fault in some]
                 failed += [(id, asdict(x.fault), x.attempts) for id, x in broken.items()]
                 lost = [(id, fault, n, digest_of(id, fault["step"])) for id, fault, n in failed]

@@ -218,8 +218,8 @@ class TableBuilder:
     def _round(
         self, run: TableRun, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
-        """Runs tasks once and yields the tasks handed back. At a cap, raises CapReached after running
-        tasks."""
+        """Runs tasks once and yields the tasks handed back. Once a cap is reached, no more tasks begin;
+        raises CapReached after the running tasks have ended."""
         with self.clock.tasks() as busy, ExitStack() as ending:
             left, waiting = len(tasks), list(tasks)
             results = self.runner(build.pool, build.work(run), waiting)

@@ -215,10 +215,8 @@ class CorpusPlanner:
         look, split = self._look, self.wanted.without(self._unsplit)
         if not look.known:
             return dict.fromkeys((q.id for q in questions), Reach(math.inf, math.inf, self.longest))
-        passages, sentences = (
-            look.passages / look.chunks.num_rows,
-            look.sentences / look.passages,
-        )  # per chunk
+        passages = look.passages / look.chunks.num_rows  # per chunk
+        sentences = look.sentences / look.passages  # per passage
         unsplit = self._expected[_among(self._unsplit, self.wanted)]
         everything = self._counts.total(split) + unsplit.sum()
         chunks: dict[str, float] = dict(self._counts.each(self._cited))

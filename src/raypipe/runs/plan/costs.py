@@ -165,15 +165,8 @@ def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
     judge_calls, judge_tokens = (judge.max_calls, judge.max_tokens) if judge else (0, 0)
     asked = [s for s in plan.steps if s.step in asks]
     most = judge_calls + sum(s.max_calls for s in asked)
-    # Hours on the clock, without starting Ray and loading models.
-    clock = {
-        s.step: scaled(
-            s.cost.seconds, 1 / HOUR_S / prices.actors[s.step] if s.step in prices.actors else None
-        )
-        for s in plan.steps
-    }
-    hours = summed([*clock.values()])
-    gpus = [scaled(step_hours, prices.gpus.get(step, 0.0)) for step, step_hours in clock.items()]
+    hours = summed([_hours(s, prices) for s in plan.steps])
+    gpus = [scaled(_hours(s, prices), prices.gpus.get(s.step, 0.0)) for s in plan.steps]
     none = prices.gpus and not any(prices.gpus.values())  # no GPU, no GPU-hours
     parts = [scaled(hours, prices.machines)] if prices.machines is not None else []
     parts += [s.cost.usd(price) for s in plan.steps if (price := prices.tokens.get(s.step)) is not None]
@@ -192,6 +185,12 @@ def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
 def priced(plan: Plan, prices: Prices, recipe: Recipe) -> Plan:
     """Returns the plan with its estimated cost."""
     return replace(plan, cost=estimated(plan, prices, asking(recipe)), unpriced=prices.unpriced)
+
+
+def _hours(step: StepPlan, prices: Prices) -> Range | None:
+    """Returns the hours of a step on the clock, without starting Ray and loading models; None: not known."""
+    actors = prices.actors.get(step.step)
+    return scaled(step.cost.seconds, None if actors is None else 1 / HOUR_S / actors)
 
 
 def scaled(range_: Range | None, factor: float | None) -> Range | None:

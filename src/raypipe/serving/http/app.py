@@ -309,7 +309,8 @@ def create_app(
     before_first: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
     """Makes the app. The web page and the health routes need no key: they show no question and no answer.
-    `proxy_sets_id` as in `ObservedApp`. `before_first` is awaited before the first request."""
+    `proxy_sets_id` as in `ObservedApp`. `capture` receives the answers; None: no answer is captured.
+    `before_first` is awaited before the first request."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
 
     async def authorized(request: Request) -> None:
@@ -324,8 +325,9 @@ def create_app(
         if capture is not None:
             await capture.close()  # writes waiting rows before the process ends
 
-    absent: dict[str, Any] = dict.fromkeys(("docs_url", "redoc_url", "openapi_url"))
-    app = FastAPI(title="raypipe endpoint", lifespan=lifespan, **absent)
+    app = FastAPI(
+        title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
+    )
     styles, scripts = ("base.css", "endpoint.css"), ("dom.js", "evidence.js", "endpoint.js")
     values = {"title": "raypipe"}
     html, policy = web_page.page("raypipe.serving.http", "endpoint.html", styles, scripts, True, values)

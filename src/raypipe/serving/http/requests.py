@@ -162,7 +162,8 @@ class QueryOptions(StrictBody):
     """Options of a question."""
 
     time: str = says(
-        "Time of the question: MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD. Empty: that of the stored question.",
+        "Time of the question: MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD. Empty: that of the stored question, "
+        "or not known.",
         "03/05/2024, 23:18:31 PT",
         default="",
         max_length=100,

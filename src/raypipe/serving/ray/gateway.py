@@ -72,7 +72,10 @@ class Gateway:
         capture = None
         if self._config.capture is not None:
             captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
-            count = lambda event: captured.inc(tags={"event": event})  # noqa: E731
+
+            def count(event: str) -> None:
+                captured.inc(tags={"event": event})
+
             capture = Capture(self._store, self._config.capture, count)
         return create_app(  # Serve's proxy sets ids
             self._router, self._config, RayMetrics(), True, capture, self._warm

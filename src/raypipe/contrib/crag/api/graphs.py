@@ -181,8 +181,9 @@ def build_facts(
 ) -> FactsResult:
     """Converts a published CSV file to a table of facts: sentences by year or name.
 
-    `credits` is MovieLens' file of casts and crews. Raises DataError if the file lacks an expected column,
-    and ConfError if `credits` comes with another kind.
+    `kind` names the source, which sets the columns. `credits` is MovieLens' file of casts and crews.
+    `sentences`: see `public_data.Form`. Raises DataError if the file lacks an expected column, and ConfError
+    if `credits` comes with another kind.
     """
     people = Path(credits) if credits else None
     return FactsResult(Path(out), public_data.build(Path(source), kind, Path(out), people, sentences))
@@ -204,8 +205,9 @@ def draft_examples(
 ) -> list[dict[str, Any]]:
     """Drafts examples: a model writes the calls of `number` questions, and the calls are run over a graph.
 
-    `graph` is a folder of tables, `prompt` a name under conf/prompts, `fields` as in `ingest`. Raises
-    ConfError for an unfit prompt or model, and DataError if a file cannot be read.
+    Each draft has the calls, their values and the reasons of failures. `graph` is a folder of tables,
+    `prompt` a name under conf/prompts, `fields` as in `ingest`. Raises ConfError for an unfit prompt or
+    model, and DataError if a file cannot be read.
     """
     session = session or Session()
     paths = [Path(p) for p in data]

@@ -1,7 +1,7 @@
 """Refresh periods of a graph's replies, by domain: proposed from a model's opinion or from observed changes.
 
-In WeKnow, a language model that watches changes decides how often each domain is requested again. Here model
-and watching only propose, one each. Nothing changes before a person accepts.
+In WeKnow, a language model that watches changes decides how often each domain is requested again. Here the
+model's opinion and the observed changes each only propose periods. Nothing changes before a person accepts.
 """
 
 from __future__ import annotations

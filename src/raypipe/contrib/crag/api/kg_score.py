@@ -131,10 +131,11 @@ def score_calls(
     """Compares written calls with gold programs: by their text, and by their results over a graph.
 
     `gold` is a file of JSON lines, or a folder of such files. A line has `query`, `query_time` and `calls`
-    (or `kg_program`), and may have `id`, `rule` (or `kg_rule`), `domain` and `question_type`. `predictions`
-    is a file of JSON lines with `calls` and `id` or `query`, or the folder of a run with the reply `reply`.
-    `graph` is the mock API's address, or a folder of tables. Raises ConfError for a wrong address or an
-    unknown reply, and DataError for an invalid line.
+    (or `kg_program`), and may have `id`, `rule` (or `kg_rule`), `domain` and `question_type`. Empty
+    calls, or "None", mean that no call fits. `predictions` is a file of JSON lines with `calls` and `id` or
+    `query`, or the folder of a run with the reply `reply`. A gold without a prediction is wrong in every
+    measure. `graph` is the mock API's address, or a folder of tables. Raises ConfError for a wrong address or
+    an unknown reply, and DataError for an invalid line.
     """
     _, parse = calls_parser(session or Session())
     golds = _golds(Path(gold))
@@ -242,7 +243,9 @@ def match_of(gold: RunProgram, written: RunProgram, rule: str, today: date) -> C
       another call uses are ignored. Calls without values must be about the same names. A failed line or an
       unknown name never matches, unless the programs are equal. A program without calls ("None") matches a
       gold without calls.
-    - `answer`: the gold's rule makes the same answer of both results. None: it makes no answer of the gold's.
+    - `answer`: the gold's rule makes the same answer of both results. This checks whose value it is, if the
+      rule answers with a name, and forgives differences that the rule ignores. None: the rule makes no answer
+      of the gold's results.
 
     A gold program that fails on this graph has neither result nor answer. The same holds if it gives no
     values, except under the rule `premise`. Raises KeyError for an unknown rule.
