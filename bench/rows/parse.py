@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,12 @@ from machine import Machine
 from raypipe.text.html import fast_text, fold
 
 
+BREAKS = re.compile(r"<wbr\s*/?>", re.IGNORECASE)  # places of a break: ours splits no word there
+
+
 def soup_texts(html: tuple[str, ...]) -> list[str]:
-    return [fold(BeautifulSoup(page, "lxml").get_text(" ", strip=True)) for page in html]
+    soups = (BeautifulSoup(BREAKS.sub("", page), "lxml") for page in html)
+    return [fold(soup.get_text(" ", strip=True)) for soup in soups]
 
 
 def unequal(ours: list[str | None], peer: list[str]) -> str:
