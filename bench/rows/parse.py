@@ -15,7 +15,6 @@ from machine import Machine
 
 from raypipe.text.html import fast_text, fold
 
-
 BREAKS = re.compile(r"<wbr\s*/?>", re.IGNORECASE)  # places of a break: ours splits no word there
 
 
