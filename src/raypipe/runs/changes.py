@@ -88,7 +88,7 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
         same -= 1
         name = stage if isinstance(stage, str) else stage.name
         if _result(a) != _result(b):
-            because = None if name in NO_STEP else _because(name, after.stages, own)
+            because = None if name in ("", *NO_STEP) else _because(name, after.stages, own)
             answers = [GivenAnswer(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
             changed.append(Change(q, b.text or a.text, name, because, answers[0], answers[1]))
         elif stage == "":

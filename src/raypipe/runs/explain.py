@@ -154,7 +154,7 @@ def why(store: Store, record: Run, row: str) -> Explanation:
         state="reused" if key.reused else "computed",
         faults=lost,
         previous=before.run if before else "",
-        changed=_changed(store, before, old, key, parts),
+        changed=_changed(store, before, old, key, parts, everything),
         differences=tuple(own.values()),
         adopted=tuple(m.adopted for m in record.models if m.adopted),
         steps=_steps(store, record, recipe, index, asked, stopped, key, why_of),
@@ -224,7 +224,12 @@ def _absent(store: Store, record: Run, recipe: Recipe, question: Question) -> st
 
 
 def _changed(
-    store: Store, before: Run | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
+    store: Store,
+    before: Run | None,
+    old: AnswerKey | None,
+    key: AnswerKey,
+    parts: Mapping[str, str],
+    everything: bool,
 ) -> tuple[str, ...]:
     """Lists the parts of the row key that differ from the run `before`: () without such a run; ("absent",) if
     only missing sources differ; ("row",) if that run lacks the question, or if its answer does not show the
@@ -236,7 +241,7 @@ def _changed(
     if old.row == key.row:
         return () if old.absent == key.absent else ("absent",)
     then = _answered(store, old)
-    was = _parts(then, before.snapshot) if then else {}
+    was = _parts(then, before.snapshot, everything) if then else {}
     return tuple(n for n in dict.fromkeys([*parts, *was]) if parts.get(n) != was.get(n)) or ("row",)
 
 

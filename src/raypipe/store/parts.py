@@ -302,7 +302,10 @@ def part_rows(
     """Reads the rows of a finished part of an uncommitted run. `columns` None: all columns."""
     names = data_files(table, need_record(store, table, run, part).fragments)
     readers = (LanceFileReader(f"{store.uri}/{name}", columns=columns and list(columns)) for name in names)
-    return pa.concat_tables([reader.read_all().to_table() for reader in readers])
+    if tables := [reader.read_all().to_table() for reader in readers]:
+        return pa.concat_tables(tables)
+    whole: pa.Table = store.dataset(table).schema.empty_table()
+    return whole.select(list(columns)) if columns else whole
 
 
 def staged(store: Store, table: str, run: str, parts: Iterable[str], column: str) -> set[str]:

@@ -163,7 +163,7 @@ class StageSlice:
             light = all(_kinds(s) == {"generator"} or decides(s.step) or of_turns(s.step) for s in stages)
         if not light:
             return 0
-        most = max(worker.at_once(m) for s in stages for m in asked_models(s.step))
+        most = max((worker.at_once(m) for s in stages for m in asked_models(s.step)), default=0)
         return most if most == 1 else QUEUED * most
 
     async def open(self, kit: LocalKit) -> Operate:

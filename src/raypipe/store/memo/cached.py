@@ -131,7 +131,7 @@ async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | 
     came: Came = []
     error: Exception | None = None
     broken = [list(rows)]
-    for size in (len(rows), math.isqrt(len(rows)), 1):
+    for size in sorted({len(rows), math.isqrt(len(rows)), 1}, reverse=True):
         pieces = [piece[at : at + size] for piece in broken for at in range(0, len(piece), size)]
         broken, error = [], None
         for piece in pieces:
