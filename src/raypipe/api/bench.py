@@ -122,8 +122,8 @@ def bench(
 
     `record` appends the report to the history of the checkout and writes the table of docs/performance.md.
     `against` names a commit: the checkout is measured in turns with that commit instead of with peers. `say`
-    receives each result once its row is measured. Raises ConfError outside of a checkout, for an unknown
-    name, and for an unknown commit.
+    receives each result once its row is measured. Raises ConfError outside of a checkout, for an unknown name
+    or commit, and for `record` together with `against`.
     """
     root = Path(raypipe.__file__).parents[2]
     rows = root / "bench" / "rows"

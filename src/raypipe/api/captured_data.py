@@ -57,7 +57,7 @@ class CapturedFiles:
 
     data: Path  # in the form that `readers.crag` reads
     labels: Path  # users' verdicts on answers, in the form that `compare --labels` reads
-    answers: Path  # the endpoint's answers, as a file of predictions
+    answers: Path  # the endpoint's first answer to each question, as a file of predictions
     questions: int
     left_out: Mapping[str, int]  # key of LEFT_OUT -> number of questions
 
@@ -86,13 +86,13 @@ def open_data(
     scratch: Path | None = None,
     docs: str | Path | None = None,
 ) -> tuple[Store, list[Path], Format]:
-    """Opens the store of a run. Returns it with the run's data files and their format.
+    """Opens the store of a run, or creates it for data. Returns it with the data files and their format.
 
     Data are files; captured answers, which are written to files under $RAYPIPE_HOME; or nothing, which means
-    the stored questions. `scratch` is a folder for everything that is created. `docs` is a folder of
-    documents that a plan counts as read. Raises ConfError, also for another format of captured answers.
-    Raises DataError if nothing was captured, if a file is missing, or if nothing could be searched; no store
-    is created then.
+    the stored questions. `scratch` is a folder for everything that is created. With `docs`, a folder of
+    documents that a plan counts as read, the store need not have passages. Raises ConfError, also for a
+    format given with captured answers. Raises DataError if nothing was captured, if a file is missing, or if
+    nothing could be searched. Refused files create no store.
     """
     if (span := captured_span(given)) is None:
         files = inputs(given, session.settings)
@@ -104,7 +104,7 @@ def open_data(
             return opened, files, wanted
         readers.check(files, wanted)  # a missing file or field is reported before anything starts
         uri = session.address(store, True)
-        # Without passages to search, the files must bring sources that the recipe parses.
+        # If the store has no passages, a question over the whole store needs files with parsable sources.
         if docs is None and lacks_passages(recipe, Store.find(uri)):
             kinds, whole = recipe.source_kinds(), False
             for row in readers.open(files, wanted, readers.ReadCounts()):
@@ -181,12 +181,12 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
 def _rows(
     served: Store, filled: Store, some: Sequence[CapturedAnswer], golds: Mapping[str, Mapping[str, None]]
 ) -> Iterator[tuple[CapturedAnswer, dict[str, Any] | str]]:
-    """Yields each answer with its line of data, or with the key of LEFT_OUT that excludes it."""
+    """Yields each answer with its line of data, or with a key of LEFT_OUT: the reason to leave it out."""
     here = served.uri == filled.uri
     asked = sorted({a.id for a in some if a.id}) if here else []
     stored = {q.id: q for q in arrow.question.records(served.rows("questions", "id", asked))}
     own_golds = {g.question: g for g in arrow.gold.records(served.rows("golds", "question", list(stored)))}
-    judged = set[str]()  # ids of questions with judged documents or annotators' answers; no line holds these
+    judged = set[str]()  # ids of questions with judged documents or annotators' answers, which no line holds
     for table in filter(served.has, ("relevance", "annotations")):
         judged |= set(served.rows(table, "question", list(stored), ["question"])["question"].to_pylist())
     cited = {s for a in some for s in a.question("").sources() or ()}

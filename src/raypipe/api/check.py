@@ -1,7 +1,7 @@
 """Checks of configuration files and of steps from outside, before a recipe uses them.
 
-Every problem of a file is reported with its line. A step runs on fixed inputs, to test the laws that all
-steps obey. No model is loaded.
+All problems of a file are reported together, with their lines if these are known. A step runs on fixed
+inputs, to test the laws that all steps obey. No model is loaded.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def check(
     lock: bool = False,
     session: Session | None = None,
 ) -> CheckResult:
-    """Finds every problem of configuration files, and runs the laws of steps on steps of your own.
+    """Finds the problems of configuration files, and tests the laws of steps on steps of your own.
 
-    `names` are recipes (by name or path), models, cluster, graph and prompt files, presets, and steps. A step
-    is named MODULE:CLASS, and gets the `fields`, as in a recipe; fakes that compute replace its models. The
-    step's output is compared with the digest in the file steps.lock next to the step's module. `lock` writes
-    the digest, except if the output changed and the version did not. Raises ConfError for a name that is
-    neither recipe nor file, and for a path that leads to no step. Raises DataError for a step that raises.
+    `names` are recipes (by name or path), other configuration files, and steps. A step is named MODULE:CLASS,
+    and gets the `fields`, as in a recipe; fakes that compute replace its models. The step's output is
+    compared with the digest in the file steps.lock next to its module. `lock` writes the digest if all laws
+    hold, except if the output changed and the version did not. Raises ConfError for a name that is neither
+    recipe nor file, and for a path that leads to no step. Raises DataError for a step that raises.
     """
     session = session or Session()
     files, problems, steps = [], list[Problem](), list[StepCheck]()
@@ -120,7 +120,7 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
     try:
         tree = config.read_yaml(path)
     except ConfError as e:
-        lines = _LINE.findall(str(e))  # the last line has the mistake; an earlier line begins its block
+        lines = _LINE.findall(str(e))  # YAML may name two: the line where the block begins, then the mistake
         line, message = int(lines[-1]) if lines else None, str(e).removeprefix(f"{path}: ")
         return None, [Problem(str(path), line, "", message)]
     if (kind := kind_of(tree)) is None:
@@ -138,7 +138,7 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
 
 
 def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
-    """Returns the kind of a file, by keys that only one kind has; None for an unknown kind.
+    """Guesses the kind of a file from its keys, or from the keys of its entries; None for an unknown kind.
 
     >>> kind_of({"question": []}), kind_of({"minilm": {"kind": "embedder", "loader": "hash"}})
     ('recipe', 'models')
@@ -156,7 +156,7 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
 
 
 def _found(kind: FileKind, tree: Mapping[str, Any], path: Path, session: Session) -> Sequence[RaypipeError]:
-    """Returns the problems of a file of a kind."""
+    """Returns the problems of a file of the given kind."""
     where = Where(str(path))
     if kind == "recipe":
         return _in_recipe(path, where, session)
@@ -196,7 +196,8 @@ def _in_graphs(tree: Mapping[str, Any], file: Where) -> list[RaypipeError]:
 
 
 def _line_in_set(text: str, path: str) -> int | None:
-    """Finds the line in `set` of a variant (a recipe with `like`) that changes a path; None: no line."""
+    """Finds the line of a variant (a recipe with `like`) whose entry in `set` changes the field at `path`.
+    For `question[3].rerank.top` this is the line of `rerank.top: 5`. Returns None without such an entry."""
     verb, _, field = re.sub(r"^\w+\[\d+\]\.", "", path).partition(".")
     top = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = dict((k.value, v) for k, v in top.value) if isinstance(top, yaml.MappingNode) else {}

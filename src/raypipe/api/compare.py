@@ -50,10 +50,12 @@ def compare(
     to `margin` count as the same. `group` names a label; questions with the same value of this label count as
     one. `rejudge` names a judge for the answers of all runs ("": the first run's judge; None: the stored
     verdicts count). With it all runs are scored by `rule`, or by the first run's rule. `trim` names a
-    tokenizer that cuts answers first. `labels` is a file of people's verdicts. `measure` is compared; None:
-    the first measure of the data's kind. `unseen` leaves out questions that a fit or an adapter of one of the
-    recipes has seen. Raises ConfError for fewer than two runs and for an unknown measure. Raises DataError
-    for runs of different kinds, rules, judges or trims, and for runs that share no scored question.
+    tokenizer that cuts answers first. `labels` is a file of people's verdicts. A release has only its stored
+    verdicts, and cannot be scored again. `measure` is compared; None: the first measure of the data's kind.
+    `unseen` leaves out questions that a fit or an adapter of one of the recipes has seen. Raises ConfError
+    for fewer than two runs, for an unknown measure, and for a release to score again. Raises DataError for
+    runs of different kinds, and for runs that share no scored question. For a measure that a judge decides,
+    also raises DataError for different rules, judges or trims.
     """
     if len(runs) < 2:
         raise ConfError(f"expected two runs or more, found {len(runs)}")
@@ -85,8 +87,8 @@ def _has_files(run: str | Path) -> bool:
 
 
 def scored_at(session: Session, run: str | Path, rule: Rule) -> ScoredRun:
-    """Returns the measures of a run's folder or a file of predictions, here or in an object store. Raises as
-    `scored_run`."""
+    """Returns the measures of a run's folder or a file of predictions, here or in an object store. `rule`
+    scores only a file. Raises as `scored_run`."""
     return replace(scored_run(session.local_run(run), rule), name=str(run))
 
 

@@ -66,14 +66,16 @@ def ingest(
     globs: Sequence[str] = (),
     kind: str | None = None,
 ) -> IngestResult:
-    """Reads files into a store, each line once. Reading the same bytes again changes nothing.
+    """Reads files into a store. A row replaces an older row with the same id.
 
-    `paths` are files, folders of files, or URIs. `format` None: detected from the files; `files`: folders of
-    txt, md, html, csv, pdf, docx and images, filtered by `globs`. `kind` decides which golds are read and how
-    they are scored: crag, qa, qasper, ranking or MODULE:NAME; None: the kind of the format. `fields` names
-    fields of rows that have no common name: `{"query": "prompt"}`. A missing store is created. Raises
-    ConfError for an unknown kind, and for a named field that does not exist. Raises DataError for a missing
-    or damaged file, and if no line can be read; the store is then unchanged.
+    Files with the same bytes are skipped, except if later files replaced some of their rows. `paths` are
+    files, folders of files, or URIs. `format` None: detected from the files; `files`: folders of txt, md,
+    html, csv, pdf, docx and images, filtered by `globs`. Documents of files that such a folder no longer has
+    are deleted. `kind` decides how the golds are scored: crag, qa, qasper, ranking or MODULE:NAME; None: the
+    kind of the format. `fields` names fields of rows that have no common name: `{"query": "prompt"}`. A
+    missing store is created. Raises ConfError for an unknown kind, and for a named field that does not exist.
+    Raises DataError for a missing or damaged file, and if no line can be read; the store is then unchanged,
+    except that a folder of `files` without readable files loses its documents.
     """
     from raypipe.api.pipelines import open_reading
     from raypipe.metrics.kinds import open_kind
@@ -108,9 +110,9 @@ NAME_CHARS = 40  # characters of a folder's name in the name of its store
 
 
 def documents_store(folder: str | Path, session: Session | None = None) -> str:
-    """Returns the address of a folder's own store under $RAYPIPE_HOME, which need not exist. Its name has the
-    folder's name and the beginning of a digest of the folder's path: docs-manuals-c56e80. Raises ConfError
-    for a missing folder."""
+    """Returns the address of a folder's own store under $RAYPIPE_HOME. The store need not exist. Its name has
+    the folder's name and the beginning of a digest of the folder's path: docs-manuals-c56e80. Raises
+    ConfError for a missing folder."""
     from raypipe.runs.pipeline.ingest_folder import folder_id
 
     session = session or Session()
@@ -134,9 +136,9 @@ def docs_store(
     out: str | Path | None = None,
     read: bool = False,
 ) -> Place:
-    """Returns the store of a call: `store`, else the own store of its folder of documents; `docs` None: no
-    folder. `read`: first reads the folder's changed files. Raises ConfError for a missing folder, and for an
-    `out` inside it."""
+    """Returns the store of a call: `store`, else the own store of the folder `docs`. Without `docs`, returns
+    `store` as it is. `read`: first reads the folder's changed files. Raises ConfError for a missing folder,
+    and for an `out` inside it."""
     if docs is None:
         return store
     folder = documents_folder(docs, session)
@@ -150,9 +152,9 @@ def docs_store(
 def ingest_documents(folder: str | Path, store: Place = None, session: Session | None = None) -> IngestResult:
     """Reads the changed files of a folder into a store: txt, md, html, csv, pdf, docx and images.
 
-    `store` None: the folder's own store (`documents_store`). A question about the whole store then searches
-    the folder as it is now. A file that cannot be read becomes a dead letter. Raises ConfError for a missing
-    folder, and DataError if none of its files can be read.
+    `store` None: the folder's own store (`documents_store`). Documents of removed files are deleted. New
+    texts must be indexed before a search. A file that cannot be read becomes a dead letter. Raises ConfError
+    for a missing folder, and DataError if none of its files can be read, which also deletes its documents.
     """
     session = session or Session()
     path = documents_folder(folder, session)
@@ -169,8 +171,8 @@ class ParsedFile(Result):
 
 
 def parse_html(files: Iterable[str | Path]) -> Iterator[ParsedFile]:
-    """Converts HTML files to text, in order, as the pipeline does: in a limited child process. A page that
-    cannot be parsed gets a fault. Raises DataError for a file that cannot be read."""
+    """Converts HTML files to text with lxml, in order. Like the pipeline, it parses in a child process with
+    limits. A page that cannot be parsed gets a fault. Raises DataError for a file that cannot be read."""
     with SandboxedParser() as limited:
         for file in files:
             try:
@@ -237,7 +239,7 @@ class Preview(Result):
     files: tuple[FileFields, ...]  # only files of rows; other formats have fixed fields
     question: FirstQuestion | None
     document: FirstDocument | None
-    bad_lines: tuple[BadLine, ...]  # unreadable lines among the first rows
+    bad_lines: tuple[BadLine, ...]  # at most three unreadable lines among the first rows
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         roles = ((f.file, role, names) for f in self.files for role, names in f.fields.items())

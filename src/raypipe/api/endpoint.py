@@ -1,7 +1,7 @@
 """Arguments of the endpoint (`ServeArgs`), and the endpoint on Ray Serve (`serve`) or here (`serve_here`).
 
 `serve_here` serves a local client that started this process, over stdin and stdout. The client gets its tools
-immediately, while a thread reads a folder and loads models for minutes. Stdout gets only the protocol.
+immediately. A thread meanwhile reads a folder and loads models, for minutes. Stdout gets only the protocol.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class ServeArgs:
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
     keys: str | None = None  # file with one key per line, besides the keys in the variable RAYPIPE_KEYS
-    auth: Literal["none"] | None = None  # "none": requests need no key; None: other machines need one
+    auth: Literal["none"] | None = None  # "none": open to all; None: to keys, or without keys to this machine
     page: bool = True  # the web page at /
-    gateways: int = 1  # processes that serve HTTP and run the recipe; with two, one may die
+    gateways: int = 1  # processes that serve HTTP and run the recipe; with two, the loss of one is survived
     log: str | None = None  # file with one line per request; None: stderr of the gateway, which Ray keeps
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> location; "" -> location of all others
     limits: RequestLimits = field(default_factory=RequestLimits)
@@ -93,7 +93,7 @@ class ServeArgs:
             raise ValueError("expected gateways of at least 1 and memo_mb of at least 0")
 
     def application(self, settings: Settings) -> Application:
-        """Builds the application for Ray Serve. The store need not exist yet."""
+        """Builds the application for Ray Serve. The store need not exist yet, except for recipe `live`."""
         from raypipe.serving.ray.app import build_application  # Ray takes a second to import
 
         file, store = self.cluster_file(settings), settings.store_to_use(self.store)
@@ -119,8 +119,8 @@ class ServeArgs:
         )
 
     def check(self, settings: Settings) -> None:
-        """Checks that the endpoint can start: store, models, graphs, room for engines, captured answers.
-        Raises StoreError, ModelMissing, ConfError or DataError."""
+        """Checks store, packages, graphs, models and capture, and sends test requests to models at an
+        address. Raises StoreError, ModelMissing, ConfError, DataError or Unavailable."""
         store = Store.open(settings.store_to_use(self.store))
         recipe = self.recipe_to_serve(settings, store.uri)
         self.check_models(settings, recipe)
@@ -128,10 +128,10 @@ class ServeArgs:
         require_unchanged(store, recipe.models(), addresses)
         if self.capture is not None:
             redaction(self.capture.redact)
-            answer_ids(store)  # a store that cannot be written captures nothing
+            answer_ids(store)  # writes a secret, and raises if the store cannot be written
 
     def about_store(self, settings: Settings) -> str:
-        """Describes the searched store for people, or why it cannot be searched, with the remedy."""
+        """Describes the searched store for people; if it cannot be searched, the reason and the remedy."""
         uri = settings.store_to_use(self.store)
         recipe = self.recipe_to_serve(settings, uri)
         try:
@@ -178,7 +178,7 @@ class ServeArgs:
 
     @property
     def follow_live(self) -> bool:
-        """True if the live release answers, also after a later promotion."""
+        """True if the live release answers; the endpoint then switches at each promotion."""
         return self.recipe == "live"
 
     def server_config(self, environ: Mapping[str, str]) -> ServerConfig:
@@ -209,7 +209,7 @@ class ServeArgs:
 
 
 def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
-    """Raises ConfError if other machines reach an address without keys, or if its port is taken."""
+    """Raises ConfError if the port cannot be bound, and without key filters as `check_host`."""
     server = endpoint.server_config(settings.keys)
     if not server.key_filters:
         check_host(host, server.keys)
@@ -243,10 +243,10 @@ def serve(
     settings: Settings,
     follow: Callable[[Callable[[], None]], object] = lambda reopen: threading.Event().wait(),
 ) -> None:
-    """Serves an endpoint on this machine until the process is interrupted.
+    """Serves an endpoint on this machine until `follow` returns or the process is interrupted.
 
-    `say` receives lines for people. Once the endpoint answers, `follow` is called. Its argument is a function
-    that makes gateways search the tables as they are at that moment. Raises ClusterTooSmall, and as
+    `say` receives lines for people. `follow` is called once the endpoint answers; the default waits forever.
+    Its argument is a function that makes gateways search the newest tables. Raises ClusterTooSmall, and as
     `check_address` and `ServeArgs.check`.
     """
     check_address(endpoint, host, port, settings)
@@ -279,8 +279,8 @@ def serve(
         follow(reopen)
 
 
-OPEN_WAIT_S = 30.0  # wait of a call for models and documents; clients give up after a minute or more
-WARM_S = 60.0  # limit of a question that is answered before the first call, so that models are loaded
+OPEN_WAIT_S = 30.0  # seconds that a call waits for the opening; clients give up after a minute or more
+WARM_S = 60.0  # most seconds for the questions that are answered before the first call, to load models
 
 Router = Answerer | ReleaseFollower
 
@@ -292,8 +292,8 @@ class OpeningRouter:
         self.opened: asyncio.Future[Router] = asyncio.get_running_loop().create_future()
 
     async def current(self) -> AnswererProtocol:
-        """Returns the answerer, once it is open. Raises RequestRefused if opening takes more than OPEN_WAIT_S
-        or fails: clients show this error, but hide the output of the process."""
+        """Returns the answerer, once it is open. Raises RequestRefused after OPEN_WAIT_S seconds, or if
+        opening failed: clients show this error, but hide the output of the process."""
         await asyncio.wait({self.opened}, timeout=OPEN_WAIT_S)
         if not self.opened.done():
             wait = "Documents are still read, and models loaded: minutes the first time. Ask again later."
@@ -311,8 +311,9 @@ def serve_here(
 ) -> None:
     """Serves the tools of an endpoint over stdin and stdout, until the client closes stdin.
 
-    `read` updates the store and returns its URI; None: the store is searched as it is. `say` and `follow` are
-    as in `serve`, but a recipe `live` is not followed. Without `read`, raises as `ServeArgs.check`.
+    `read` updates the store and returns its URI; None: the store is searched as it is. `say` is as in
+    `serve`. `follow` is called in a thread once the endpoint answers, except for recipe `live`. If opening
+    fails, `say` and each call get the error. Without `read`, raises as `ServeArgs.check`.
     """
     if read is None:
         endpoint.check(settings)

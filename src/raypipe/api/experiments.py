@@ -78,12 +78,12 @@ def fit_decide(
 ) -> DecideFitResult:
     """Fits the probability that an answer is right, and the threshold for giving an answer.
 
-    Below the threshold "i don't know" scores better than the answer. `run` is the folder of an eval. One half
-    of the run's questions is for the fit, the other half for the report. `split`, 0 or 1, is the half for the
-    fit; a hash of a question's id decides its half, or of the value of the label that `group` names. The
-    threshold maximizes `measure`; None: the report's first measure. `out` is the file for `decide.fitted`;
-    None: fit-decide.yaml in the run's folder. Raises ConfError if the recipe's decide cannot be fitted, and
-    DataError for too few answers.
+    An answer with a lower probability becomes "i don't know". The threshold maximizes the mean of `measure`;
+    None: the report's first measure. `run` is the folder of an eval. One half of its questions, `split` (0 or
+    1), is for the fit. The other half is for the report, without questions that an earlier fit has seen. A
+    hash of the id, or of the label `group`, decides a question's half. None: the group label of the data's
+    kind, if there is one, else the id. `out` is the file for `decide.fitted`; None: fit-decide.yaml in the
+    run's folder. Raises ConfError if the recipe's decide cannot be fitted, and DataError for too few answers.
     """
     file = _out(run, out, "fit-decide.yaml")
     fitted, report = deciding.fit_decide(Session().local_run(run), split, group, measure)
@@ -117,7 +117,8 @@ def fit_fuse(
 
 
 def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
-    """Returns the file to write. Raises ConfError if it does not end with .yaml or cannot be written."""
+    """Returns the file to write: `out`, or `name` in a local run's folder. Raises ConfError for a name
+    without .yaml or a file that cannot be written."""
     if out is None and is_remote(str(run)):
         raise ConfError(f"{run}: lies in an object store. Name the file to write: --out {name}")
     file = Path(run) / name if out is None else Path(out)
@@ -173,11 +174,11 @@ def sweep(
 
     A point is one recipe at one combination; `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. All
     points answer the same questions: all, or `sample` of them, drawn by `seed`. After a sample the best point
-    and the first point also answer as many other questions. The best point has the highest `measure`; None:
-    the first measure of the data's `kind`. `margin` is as in `compare`, `docs` as in `evaluate`. `on_plan`
-    receives the plans of all points before a point runs; `dry_run` ends there. Of `options` (`EvalOptions`),
-    only format, fields, kind, rule and judge are used. Raises ConfError for an invalid point or measure, and
-    DataError without questions, before a point runs.
+    and the first point also answer up to as many other questions. The best point has the highest mean of
+    `measure`; None: the first measure of the data's `kind`. `margin` is as in `compare`, `docs` as in
+    `evaluate`. `on_plan` receives the plans of all points before a point runs; `dry_run` ends there. Of
+    `options` (`EvalOptions`), only format, fields, kind, rule and judge are used. Raises ConfError and
+    DataError before a point runs, and DataError afterwards if no question is scored at all points.
     """
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
@@ -238,9 +239,9 @@ def _questions(
     scratch: Path | None,
     docs: str | Path | None,
 ) -> tuple[Store, list[Question], NewSources, str]:
-    """Opens the store of a sweep. Returns the store, all questions, the sources that the store lacks, and the
-    kind of the data. With `scratch`, as in `open_data`, files are read and not stored. Raises DataError if
-    there are no questions."""
+    """Opens the store of a sweep, and ingests its files. With `scratch`, as in `open_data`, files are only
+    read. Returns the store, all questions, the sources that the store lacks, and the kind of the data. Raises
+    DataError if there are no questions."""
     if scratch is None:
         store, docs = docs_store(docs, store, session, read=True), None
     filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch, docs)
@@ -255,7 +256,7 @@ def _questions(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepeatsResult(Result, rows="found.questions"):
-    """Several runs of one recipe. Each question is a row, with mean and spread of its values 1, 0 or -1."""
+    """Several runs of one recipe. Each question is a row, with mean and spread of its lead measure."""
 
     folder: Path
     found: Repeats
@@ -280,7 +281,7 @@ def evaluate_repeatedly(
 
     From the second run on, language models are called even for cached replies; with `fresh` also in the
     first. Takes the arguments of `evaluate`. `out` gets a folder `repeat-N` for each run, and repeats.json.
-    Raises ConfError for fewer than two times, and for a folder of an object store. Also raises as `evaluate`.
+    Raises ConfError for fewer than two times, and for an `out` in an object store. Also raises as `evaluate`.
     """
     if times < 2:
         raise ConfError(f"--repeats: expected 2 or more, found {times}")

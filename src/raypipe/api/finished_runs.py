@@ -43,7 +43,7 @@ class WhyResult(Result, rows="explanation.steps", record="explanation"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FaultsResult(Result, rows="found.rows"):
-    """Rows of a run with faults: dead letters, pending rows, and rows that another step answered."""
+    """Rows with faults: dead letters, pending rows, rows answered by another step, unread lines and files."""
 
     run: str  # "": no run; the rows are lines and files that the store could not read
     found: RowFaults
@@ -66,7 +66,7 @@ class LostQuestion:
 
     id: str
     query: str
-    lost: str  # the place of the loss, as in metrics.losses.places
+    lost: str  # the place of the loss, such as parsing, recall or answer (metrics.losses.places)
     step: str | None  # name of the stage that lost it; None: it was lost before any stage
     golds: tuple[str, ...]
     answer: str
@@ -106,7 +106,7 @@ def why(run: str | Path, row: str) -> WhyResult:
     step's requests with reasons.
 
     `run` is the folder of an eval. `row` is a question's id, or a unique prefix of an id. Raises DataError if
-    there is no such run or question.
+    there is no such run or question, and if the record of the run that answered the question is missing.
     """
     folder = RunFolder(Session().local_run(run))
     record = read(folder.path)
@@ -127,8 +127,8 @@ def faults(
 ) -> FaultsResult:
     """Lists the rows of a finished run that have faults, with reason, number of tries and outcome.
 
-    `run` None: lists the lines and files that could not be read into `store`. Raises DataError if there is no
-    finished run, and for a store into which nothing was read.
+    Rows that a later run has done are left out. `run` None: lists the lines and files that could not be read
+    into `store`. Raises DataError if `run` is not finished and, without `run`, for an empty store.
     """
     if run is None:
         opened = (session or Session()).store(store)
@@ -149,7 +149,7 @@ def faults(
 
 @outside_loop
 def losses(run: str | Path, at: str | None = None) -> LossesResult:
-    """Lists the wrong answers of a finished run, with the place where each lost its gold.
+    """Lists the questions of a finished run whose answers are not right, each with the place of its loss.
 
     `at` names a place: only questions lost there are listed; None: all. Raises ConfError for an unknown
     place. Raises DataError if there is no finished run, and for data whose golds are documents, not answers.
@@ -187,9 +187,9 @@ def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str |
     `trec` (the ranking), and `oag` (OAG-QA's submission: the best 20 papers). `mlflow` writes a run to the
     MLflow server at the address `out`, in `experiment`; None: an experiment called raypipe. A ranking names
     documents of a collection by the ids in the run's store, and pages by their addresses. Raises DataError
-    for an unfinished run, for a file `out` of the run itself, and for a run without such results. Raises
-    ConfError if MLflow is not installed, and for an experiment with another shape. Raises Unavailable if the
-    MLflow server does not accept the run.
+    for an unfinished run, for an `out` that is the run's own results or record, and for a run without such
+    results. Raises ConfError if MLflow is not installed, and for an experiment with another shape. Raises
+    Unavailable if the MLflow server does not accept the run.
     """
     folder = RunFolder(Session().local_run(run))
     if shape == "mlflow":
@@ -237,12 +237,12 @@ class RunsResult(Result, rows="runs"):
     """Finished runs, the latest first. Each run is a row, without a `folder` if only the store records it."""
 
     runs: tuple[RunHeader, ...]
-    unread: int = 0  # number of records of other formats, which are left out
+    unread: int = 0  # number of records that cannot be read, which are left out
 
 
 def list_runs(dirs: Data = (), store: Place = None, session: Session | None = None) -> RunsResult:
-    """Lists finished runs in `dirs`, folders of runs or folders that contain these; without `dirs`, the runs
-    under $RAYPIPE_HOME and those that `store` records."""
+    """Lists the finished runs in `dirs` (folders of runs, or folders that contain these) and in `store`.
+    Without `dirs`, lists the runs under $RAYPIPE_HOME, and `store` None is the default store if it exists."""
     headers, unread = _runs(several(dirs), store, session or Session()).listed()
     return RunsResult(tuple(headers), unread)
 

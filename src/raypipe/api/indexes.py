@@ -37,11 +37,12 @@ def open_docs(
     session: Session | None = None,
     on_read: Callable[[Store], object] = lambda store: None,
 ) -> Store:
-    """Opens the store of a folder, then reads and indexes changed files.
+    """Reads and indexes the changed files of a folder, and returns the folder's store.
 
-    Unchanged files and indexed texts are skipped. `on_read` is called after reading, with the store: no table
-    has removed files and the old texts of changed ones any more. Raises ConfError if the folder is missing or
-    if the recipe reads no documents, DataError if no file can be read, and ModelMissing.
+    Unchanged files and indexed texts are skipped. Texts beyond HERE_CHARS, or for a vLLM step, are indexed on
+    Ray. `on_read` is called with the store between reading and indexing. The tables then hold neither removed
+    files nor the old texts of changed files. Raises ConfError if the folder is missing or if the recipe reads
+    no documents, DataError if no file can be read, and ModelMissing.
     """
     from raypipe.api.run import say_estimate  # imported late: it reads the records of runs on this machine
 
@@ -88,7 +89,7 @@ def open_docs(
 
 @dataclass(slots=True)
 class ServedDocs:
-    """A folder whose documents an endpoint searches, in tables as they were when it last opened them."""
+    """A folder whose documents an endpoint searches, in the tables that the endpoint opened last."""
 
     recipe: str
     docs: str
@@ -103,9 +104,10 @@ class ServedDocs:
         return opened.uri
 
     def read_again(self, reopen: Callable[[], object]) -> None:
-        """Reads and indexes what changed. `reopen`, which makes the endpoint search the newest tables, is
-        called at the end: until then the old texts of changed files are searched. If documents are gone or
-        have other fields, it is called after reading, too. Raises as `open_docs`."""
+        """Reads and indexes changed files, then calls `reopen`: the endpoint then searches the newest tables.
+
+        Until then it searches the old texts of changed files. If documents are gone or have other fields,
+        `reopen` is also called before indexing; also before a DataError is raised. Raises as `open_docs`."""
 
         def swap(opened: Store, at_once: Callable[..., bool] = withdrawn) -> None:
             if at_once(self.searched, now := self._states(opened)):
@@ -127,11 +129,11 @@ LOOK_S, LOOKS = 1.0, 10
 """Pause between two looks at a folder: at least LOOK_S seconds, and at least LOOKS times as long as the last
 look took, so that looks use a tenth of one core. A look at ten thousand files takes .15 s."""
 
-FileStates: TypeAlias = Mapping[str, object]  # name of a file -> size, time, inode; and if it can be read
+FileStates: TypeAlias = Mapping[str, object]  # file name -> (size, time and inode; True if it can be read)
 
 
 def file_states(docs: str | Path) -> FileStates:
-    """Reads the state of each file in a folder; none if the folder is missing."""
+    """Reads the state of each file in a folder; {} if the folder is missing."""
     root = Path(docs).absolute()
     found = walk(root, (), DOCUMENT_LIMITS) if root.exists() else ()
     return {f.name: (f.state, f.trouble is None) for f in found}
@@ -142,8 +144,8 @@ def follow(
 ) -> NoReturn:
     """Calls `again` whenever a folder's files have changed, until the process is interrupted.
 
-    `seen`: state of the files that were read last. `say` receives each new error of `again`. After a
-    DataError it is called at the next change of the files, after any other error at the next look."""
+    `seen` is the state of the files at the last read. `say` receives each new error of `again`. After a
+    DataError, `again` is called at the next change of the files; after another error, at the next look."""
     message = ""
     while True:
         start = time.monotonic()
@@ -161,7 +163,7 @@ def follow(
 
 
 def require_documents_read(recipe: Recipe, store: Store) -> None:
-    """Raises ConfError if a store has files of a folder and the recipe parses no documents."""
+    """Raises ConfError if a store has documents from files of a folder, and the recipe parses none."""
     kinds = recipe.source_kinds()
     if "document" in kinds or not store.has("layouts"):
         return

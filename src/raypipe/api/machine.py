@@ -110,7 +110,7 @@ def _around(settings: Settings) -> Iterator[Finding]:
 
 def _models(settings: Settings) -> Iterator[Finding]:
     """Yields a finding for each model of models.yaml that is on this machine, and for each absent model that
-    the recipe `local` needs. All other absent models have one finding."""
+    the recipe `local` needs. All other absent models share one finding."""
     session = Session(settings)
     found = session.catalog()
     try:

@@ -55,7 +55,7 @@ class QuestionsPlan:
     """Calls that making questions may take, computed before the first call."""
 
     store: str  # URI
-    model: str  # name of the model on its server
+    model: str  # name of the model on its server or hub; "": the model is a folder
     documents: int  # documents that passages were drawn from
     unreadable: int  # documents without a text, or without a passage of prose
     wanted: int  # questions to make
@@ -110,13 +110,13 @@ def make_questions(
     on_plan: Callable[[QuestionsPlan], None] = lambda plan: None,
     session: Session | None = None,
 ) -> MadeQuestionsResult:
-    """Makes test questions from documents, and writes them to a file that `ingest` reads.
+    """Makes at most `number` test questions, and writes them to a file that `ingest` reads.
 
-    `documents` are read into the store first; (): questions are made from the documents that the store has.
-    The session's `llm` writes and checks the questions; its replies are cached. Another `seed` draws other
+    `documents` are read into the store first. Passages are then drawn from all documents of the store. The
+    session's `llm` writes and checks the questions; its replies are cached. Another `seed` draws other
     passages. `on_plan` receives the plan before the first call. `dry_run` ends there and stores nothing; with
-    `documents` it counts the calls for these only, as if no reply were cached. Raises ConfError without an
-    `llm`, Unavailable if the model does not answer, and DataError if no question can be made or used.
+    `documents` it plans for these only, as if no reply were cached. Raises ConfError without an `llm`,
+    Unavailable if the model does not answer, and DataError if no question can be made or used.
     """
     session = session or Session()
     if session.llm is None:
@@ -241,10 +241,11 @@ def build_examples(
 ) -> ExamplePoolResult:
     """Writes a pool of examples from data with answers: question, first answer, document.
 
-    A recipe's step `examples` reads the pool. `explain` names a generator of the models file, which explains
-    each answer in a sentence, from the annotators' evidence if the data have it; None: no explanations.
-    Raises ConfError for an unknown generator, and Unavailable if the generator is down. Raises DataError if
-    no question has an answer, and if no answer could be explained.
+    A recipe's step `examples` reads the pool. Questions without an answer are left out. `explain` names a
+    generator of the models file, which explains each answer in a sentence, from the first annotator's
+    evidence if there is some; None: no explanations. An unreadable explanation is dropped. Raises ConfError
+    for an unknown generator, Unavailable for a transient fault, and DataError if no question has an answer or
+    all calls failed.
     """
     session = session or Session()
     require_file(out, "--out")
@@ -265,7 +266,7 @@ def build_examples(
 
 
 async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question, Gold]]) -> list[str]:
-    """Requests an explanation of each answer from a model. Returns the texts; "" if one is missing."""
+    """Requests an explanation of each answer from a model. Returns the texts; "" for an unusable reply."""
     model = session.catalog().model(name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     chats = []

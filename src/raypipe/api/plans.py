@@ -83,15 +83,15 @@ def plan(
     docs: str | Path | None = None,
     **options: Any,
 ) -> PlanResult:
-    """Estimates the model calls, time and memory of an eval, with the reason for each. Writes nothing.
+    """Estimates the model calls, time and memory of an eval, with the reason for each. Runs no step.
 
     `docs` is a folder of documents, in its own store unless `store` names one. Reading and indexing its
-    changed files is planned too; without questions in that store and in `data`, only that. `check_run` also
-    checks all that the eval would refuse before its first row: it connects to the cluster and looks for every
-    model. `options` are fields of `EvalOptions`. With a `judge`, calls of a model that judges by `rule` are
-    counted. With `refresh`, answers that depend on expired replies of a graph count as missing. Raises
-    ClusterTooSmall, ConfError and ModelMissing. Raises DataError for unreadable data, if there are no
-    questions, and if no question has a gold of the kind.
+    changed files is planned, too. This is the whole plan if neither that store nor `data` has questions and
+    `check_run` is False. `check_run` also connects to the cluster, looks for every model, and sends test
+    requests to servers, as the eval does before its first row. `options` are fields of `EvalOptions`. With a
+    `judge`, calls of a model that judges by `rule` are counted. With `refresh`, answers that depend on
+    expired replies of a graph count as missing. Raises ClusterTooSmall, ConfError and ModelMissing. Raises
+    DataError for unreadable data, if there are no questions, and if no question has a gold of a given `kind`.
     """
     how, session = EvalOptions.of(format=format, **options), session or Session()
     store = docs_store(docs, store, session)
@@ -125,8 +125,8 @@ def planned_questions(
     docs: str | Path | None,
     limit: int | None = None,
 ) -> tuple[list[Question], NewSources]:
-    """Reads the first `limit` questions of the files; if there are no files, of the store. Also returns the
-    sources of the files and of the folder `docs` that the store lacks."""
+    """Reads the first `limit` questions (None: all) of the files; if there are no files, of the store. Also
+    returns the sources of the files and of the folder `docs` that the store lacks."""
     if files:
         questions, coming = read_questions(opened, files, format)
         questions = questions[:limit]
@@ -198,8 +198,8 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
 
     `assumed` gives the number of pages: `pages=1e8`. Further numbers describe pages that differ from CRAG's:
     `pages=1e7,html_bytes=20000,text_chars=9000`. `chunks`, per page, replaces the result of the recipe's own
-    split. Rates come from the last runs on this machine and of `store`; without one a cost is unknown. Raises
-    ConfError for invalid numbers, and ClusterTooSmall.
+    split. Rates come from the last runs on this machine and of `store`; without a rate, hours are unknown.
+    Raises ConfError for invalid numbers and if the split makes no chunks here, and ClusterTooSmall.
     """
     session = session or Session()
     size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)

@@ -1,5 +1,5 @@
-"""Questions outside of an eval: `ask` answers one, `walk` shows one after each step, `rank` ranks documents
-for queries."""
+"""Questions outside of an eval: `ask` answers a question, `walk` shows a question after each step, `rank`
+ranks documents for queries."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ from raypipe.text.moments import moment
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AskResult(Result, rows="result.passages"):
-    """Answer to one question. Each passage of the ranking is a row, best first."""
+    """Answer to one question. Rows: passages of the ranking, best first; none if `ask` read no passages."""
 
     result: QueryResult
 
     @property
     def answer(self) -> str | None:
-        """The answer; None if the question failed."""
+        """The answer; None if the question failed, or if the recipe only ranks."""
         return self.result.question.answer
 
     @property
     def outcome(self) -> str:
-        """Outcome of the question: answered, abstained, false_premise or fault."""
+        """Outcome of the question: answered, abstained, false_premise, ranked or fault."""
         return self.result.question.outcome
 
     def record(self) -> Mapping[str, Any]:
@@ -106,14 +106,15 @@ def ask(
 ) -> AskResult:
     """Answers one question in this process, from a store, a folder, or the pages in a file.
 
-    `recipe` "live" is the live release. `question` is a text, or a stored question's id; `asked_at` is its
-    time: `03/05/2024, 23:18:31 PT`. `pages` is a file with one CRAG line, whose search results are searched
-    in place of the store. `docs` is a folder of documents; its changed files are first read and indexed in
-    `store`, or if that is None in the folder's own store. `where` is a condition on fields of the searched
-    documents: `team = 'hr' and date >= '2025-01-01'`. `passages` adds the texts of the ranking to the result.
-    `on_text` receives the pieces of a language model's reply as they are generated. `turns` is a file of
-    messages with `role` and `content`, the earlier turns of `question`: a JSON list, or one JSON object per
-    line. Without a question, the user's last message is asked. Raises ConfError, DataError and ModelMissing.
+    `recipe` "live" is the live release. `question` is a new text, or the id or text of a stored question. A
+    stored question searches its own citations. `asked_at` is the question's time: `03/05/2024, 23:18:31 PT`.
+    `pages` is a file with one CRAG line, whose search results are searched in place of the store. `docs` is a
+    folder of documents; its changed files are first read and indexed in `store` (None: the folder's own
+    store). `where` is a condition on fields of the searched documents, such as `date >= '2025-01-01'`.
+    `passages` adds the texts of the ranking to the result. `on_text` receives pieces of a reply while a vLLM
+    engine in this process generates it. `turns` is a file of earlier messages with `role` and `content`: a
+    JSON list, or one JSON object per line. Without a question, the user's last of these messages is asked.
+    Raises ConfError, DataError, ModelMissing, StoreError and Unavailable.
     """
     session, live = session or Session(), recipe == "live"
     if live and session.sets:
@@ -155,8 +156,8 @@ def ask(
 def _searched(
     session: Session, recipe: Recipe, question: str, docs: str | Path | None, store: Place
 ) -> Store:
-    """Opens the store that a question without pages searches. Raises ConfError for a new question if the
-    recipe reads only the pages that a question brings."""
+    """Opens the store that a question without pages searches; with `docs`, reads and indexes the folder.
+    Raises ConfError if the recipe cannot read its documents, or needs pages that a new question lacks."""
     opened = None if docs is not None else session.store(store)
     if opened is not None:
         require_documents_read(recipe, opened)
@@ -169,7 +170,7 @@ def _searched(
 
 
 class _Waiting(Listener):
-    """Listener that prints on stderr which step an answer waits for, until a language model writes."""
+    """Listener that prints on stderr the step that an answer waits for, until a reply is generated."""
 
     def __init__(self, on_text: Callable[[str], None] | None) -> None:
         self.now: Callable[[str], None] | None = None  # sets the heartbeat's line; None: nothing is printed
@@ -193,7 +194,7 @@ def _request(
     question: str, messages: str | Path | None, pages: str | Path | None, asked_at: str
 ) -> QueryRequest:
     """Builds the request for a question, its pages, and its earlier turns in the file `messages`. Raises
-    ConfError for an empty text and for an invalid time, and DataError for invalid files."""
+    ConfError for a text that is empty or not UTF-8, and DataError for an invalid time or file."""
     turns: tuple[Turn, ...] = ()
     if messages is not None:
         lines, file = [line.text for line in filled(Path(messages))], str(messages)
@@ -233,8 +234,8 @@ def _request(
 def local_kit(
     session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
-    """Opens a kit of this process; reads the cluster file only for models in vLLM or behind an address.
-    Raises as `require_answering`; a server that accepted such chats recently gets no test chat."""
+    """Opens a kit of this process; reads the cluster file only for models in vLLM or behind an address. Sends
+    test chats, and raises, as `require_answering` with `remembered`."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = sharing(session.cluster_file(), asked_by(recipe))
@@ -259,8 +260,9 @@ def rank(
 
     `corpus` and `queries` are BEIR files, ranked in a store of their own. Without these files, the documents
     of `store` are ranked for its questions. `by` names a score of the recipe's steps, or `final`: the
-    recipe's last order. `top` is the number of documents per query. `out` is the file for a TREC run; ids
-    that this format cannot hold are refused first. Raises ConfError, DataError and ModelMissing.
+    recipe's last order, whose scores are falling numbers. At most `top` documents of a query remain;
+    documents without the score are left out. `out` is the file for a TREC run; ids that this format cannot
+    hold are refused before the ranking. Raises ConfError, DataError and ModelMissing.
     """
     session = session or Session()
     if (corpus is None) != (queries is None):
@@ -299,8 +301,8 @@ def rank(
 class WalkResult(Result):
     """State of a question after each question step. Each step is a row."""
 
-    texts: pa.Table  # one row per page: text, spans that a browser would hide, hashed words
-    passages: pa.Table  # one row per chunk: source, start, end, and its text
+    texts: pa.Table  # one row per distinct page: text, spans that a browser would hide, words as hashes
+    passages: pa.Table  # one row per chunk: source, its spans, and `chunk_text`
     vectors: Mapping[str, pa.Table]  # model -> one row per chunk: vector, FixedSizeList of float32
     after: Mapping[str, Question]  # step -> the question after this step
 
@@ -323,7 +325,7 @@ class WalkResult(Result):
 def walk(
     recipe: Named, question: str, pages: Mapping[str, str], asked_at: str = "", session: Session | None = None
 ) -> WalkResult:
-    """Takes one question through a recipe, step by step, in this process. Stores nothing.
+    """Takes one question through a recipe, step by step, in this process, without a store.
 
     `pages` maps URL to HTML, in the order of the search results. Raises ConfError and ModelMissing.
     """

@@ -57,10 +57,10 @@ def dataset(
     """Opens a table of a recipe in a store as a `ray.data.Dataset`, read from Lance by fragments.
 
     The call pins the table's version: later commits are not visible. Deleted rows are not read. `texts` are
-    parsed sources; `passages` are chunks; `vectors` are chunks with the vector of the embedder `model` (None:
-    the recipe's only embedder); `answers` are the current answers of the store's questions. `columns` None:
-    all columns. Raises StoreError if the store has no such table, and ConfError for an unknown table, column
-    or model.
+    parsed sources. `passages` are chunks with ids and texts; `vectors` are these chunks with the vector of
+    the embedder `model` (None: the recipe's only embedder). `answers` are stored answers that an eval would
+    reuse. `columns` None: all. Raises StoreError for a table that the store lacks, and ConfError for an
+    unknown table, column or model.
     """
     if table not in get_args(Rows):
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
@@ -92,7 +92,7 @@ def dataset(
 
 @dataclass(frozen=True, slots=True)
 class _TableView:
-    """Changes with which a Dataset shows a table of a store: a filter of its rows, and added columns."""
+    """Row filter and added columns with which a Dataset shows a table of a store."""
 
     added: tuple[str, ...]  # columns that `change` adds
     reads: tuple[str, ...]  # columns that `change` reads
@@ -103,7 +103,7 @@ class _TableView:
 def _read(
     store: Store, table: str, columns: Sequence[str] | None, shown: _TableView | None = None
 ) -> Dataset:
-    """Returns a Dataset over a table at its present version. `shown` None: the table is shown unchanged."""
+    """Returns a Dataset over a table at its present version. Raises ConfError for an unknown column."""
     import ray.data  # its import takes seconds, and only a Dataset needs it
 
     version = store.version(table)
@@ -131,7 +131,7 @@ def _read(
 
 
 def _with_texts(store: str, table: str, version: int, chunks: pa.Table, more: tuple[str, ...]) -> pa.Table:
-    """Adds the columns `chunk` (ids) and `text` to chunks, if `more` names them. Pins the texts' version."""
+    """Adds the columns `chunk` (id) and `text` to chunks, if `more` names them. `table` has the texts."""
     sources, starts, ends, begins, stops = (arrow.id_texts(chunks[n]) for n in SPANS)
     if "chunk" in more:
         ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, begins, stops, strict=True)]
@@ -163,8 +163,8 @@ class StepSpec:
 class RowStep:
     """Step of a recipe as a class for `Dataset.map_batches(..., batch_format="pyarrow")`.
 
-    `raypipe.step` makes its subclasses. A call returns the batch with the step's columns; other columns
-    remain.
+    `raypipe.step` makes its subclasses. A question step returns each row with changed columns. A corpus step
+    returns any number of rows for a row, and drops columns that it consumes, such as `content`.
     """
 
     spec: StepSpec
@@ -174,7 +174,7 @@ class RowStep:
         self._change: OpenedStep | None = None
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Runs the step over a batch. Raises ConfError for a missing column, and the step's errors."""
+        """Runs the step. Raises ConfError for a wrong type or missing column, and the step's errors."""
         if not isinstance(batch, pa.Table):
             found = f'found {type(batch).__name__}: set batch_format="pyarrow"'
             raise ConfError(f"step {self.spec.stage.name}: expected a pyarrow.Table, {found}")
@@ -196,11 +196,11 @@ def step(
 ) -> type[RowStep]:
     """Makes a step into a class for `Dataset.map_batches`, with batches of pyarrow.
 
-    `fields` are the step's fields, as in a recipe's file. Without fields, `verb` names a stage of `recipe`,
-    such as rerank or generate:web. A step that searches needs `recipe` and `store`, and reads the recipe's
-    tables at their present versions. Models run in the process of the step, with the settings of the
-    session's cluster file. Results are not cached: only an eval uses the memo. Raises ConfError,
-    ModelMissing, and StoreError if a searched table is missing.
+    `fields` are the step's fields, as in a recipe's file. With a `recipe` and no fields, `verb` names a stage
+    of the recipe, such as rerank or generate:web. A step that searches needs `recipe`, and reads the recipe's
+    tables in `store` at their present versions. Models run in the process of the step, with the settings of
+    the session's cluster file; models behind an endpoint are called there. Results are not cached. Raises
+    ConfError, ModelMissing, and StoreError if a searched table is missing.
     """
     session = (session or Session()).over(store)
     found = None if recipe is None else session.recipe(recipe)
@@ -213,7 +213,7 @@ def step(
     uri = index.store if index else ""
     file, models = session.cluster_file(), models_of(stage.step)
     worker, _ = worker_and_sizes(session, file, uri, models)
-    endpoints = endpoint_addresses(file, models, session.settings.keys)  # no batch API: one chat at a time
+    endpoints = endpoint_addresses(file, models, session.settings.keys)  # no batch API: a request per chat
     spec = StepSpec(stage, half, replace(worker, engines=None, endpoints=endpoints), index)
     from raypipe.runs.cluster.connection import carry  # imports Ray
 
@@ -224,7 +224,8 @@ def step(
 def _stage(
     session: Session, verb: str, recipe: Recipe | None, fields: dict[str, Any]
 ) -> tuple[str, Stage[Any]]:
-    """Finds a stage of the recipe, or makes one with `fields`. Returns corpus or question, and the stage."""
+    """Returns a stage and its half: corpus or question. With `fields`, or without a recipe, makes the stage;
+    else finds the recipe's stage with the name `verb`. Raises ConfError for an unknown verb."""
     if recipe is not None and not fields:
         known = {s.name: (half, s) for half in HALVES for s in getattr(recipe, half)}
         if verb not in known:
@@ -240,8 +241,8 @@ def _stage(
 
 
 def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
-    """Opens a corpus step as a function over a batch of sources, texts or chunks. An output row has the
-    step's result for one source, and the other columns of an input row with this source."""
+    """Opens a corpus step as a function over a batch of sources, texts or chunks. An input row gives one
+    output row per result of its source; a step that embeds gives one per row."""
     executor = CorpusExecutor(Recipe(stage.name, "", (stage,), ()), kit)
     fills = table_of(stage.step)
 
@@ -269,7 +270,8 @@ def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
 
 
 def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
-    """Adds missing columns: kind (page), source (a digest), fault (none). Raises ConfError if it cannot."""
+    """Adds missing columns: kind (page), fault (none), and source (digest of `content`). Decodes `content` if
+    it is bytes. Raises ConfError for columns that it cannot add, and for ids of another form."""
     _require(stage, batch, stage.step.reads() - {"source", "kind", "fault"})
     columns = dict(zip(batch.column_names, batch.columns, strict=True))
     count = batch.num_rows
@@ -292,10 +294,11 @@ def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
 
 
 def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
-    """Opens a question step as a function over questions. The output has one row for each, in order."""
+    """Opens a question step as a function over questions. The output has the same rows in order, with all
+    question columns; the input needs those that the step requires."""
     executor = QuestionExecutor(Recipe(stage.name, "", (), (stage,)), kit)
     read = {name.partition(".")[0] for name in stage.step.reads() | stage.gate_reads()}
-    required = {"id", "text"} | (read & {"hits", "order", "replies"})  # else the step does nothing
+    required = {"id", "text"} | (read & {"hits", "order", "replies"})  # without these it would do nothing
 
     async def change(batch: pa.Table) -> pa.Table:
         _require(stage, batch, required)
@@ -304,7 +307,7 @@ def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
         columns = [(batch if n in given else blank)[n] for n in QUESTIONS.names]
         questions = arrow.question.records(pa.table(columns, names=QUESTIONS.names))
         after = await executor(questions)
-        if not decides(stage.step):  # else only the end of a whole recipe sets the outcome
+        if not decides(stage.step):  # the executor takes the step for a whole recipe, and sets an outcome
             after = [replace(q, outcome=b.outcome) for q, b in zip(after, questions, strict=True)]
         out = arrow.question.table(after)
         for name in batch.column_names:

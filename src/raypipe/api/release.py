@@ -80,11 +80,12 @@ def promote(
 ) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
-    A gate is a bound on a number of the run: `score>=0.1`. A bound on a measure or share also requires that
-    at least `min_scored` of the questions (0..1; None: 0.95) are scored. The gates `better`, `not-worse` and
-    `not-worse:M` compare the run with the run in the folder `against` (None: the live release's run), over
-    the questions that both runs answered. `store` holds the run's tables; None: the store that the run used.
-    Raises GateFailed if a gate fails; the live release then remains live.
+    A gate is a bound on a number of the run: `score>=0.1`. A bound on a measure or share must hold for its
+    whole 95 % interval, except `==`, and requires that at least `min_scored` of the questions (0..1; None:
+    0.95) are scored. The gates `better`, `not-worse` and `not-worse:M` compare the run with the run in the
+    folder `against` (None: the live release's run), over the questions that both runs have. `store` holds the
+    run's tables; None: the store that the run used. Raises GateFailed if a gate fails; the live release then
+    remains live. Raises ConfError for invalid gates.
     """
     session = session or Session()
     record, opened = finished(run, store, session)
@@ -183,10 +184,12 @@ def prune(
     replies: Sequence[str] = (),
     session: Session | None = None,
 ) -> PruneResult:
-    """Deletes tables that nothing references, and files that killed commands left; `dry_run` only lists them.
+    """Deletes tables, rows, records and adapters that nothing in use references; `dry_run` only lists them.
 
-    `abandon` names unfinished work to give up, as a refused prune lists it. `replies` names language models
-    that are out of use; their replies are deleted too.
+    Also deletes files that killed commands left, and old versions of tables. `abandon` names unfinished work
+    to give up, as a refused prune lists it. `replies` names language models that are out of use; their
+    replies are deleted, too. A deletion raises StoreError while work is unfinished. Raises ConfError for an
+    unknown name.
     """
     opened = (session or Session()).store(store)
     found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
@@ -223,8 +226,8 @@ def forget(
     Without `dry_run`, removes all of these and leaves tombstones, by which ingest refuses the same texts with
     `reason`. `names` are urls that questions cite, paths or ids of documents, or ids of sources or questions.
     `runs` are further folders of runs and of training labels, or folders that contain such folders; the runs
-    under $RAYPIPE_HOME are always searched. The same call finishes a forget that was killed, and may be
-    repeated after its end. Raises DataError for a name that the store does not have.
+    under $RAYPIPE_HOME are always searched. The same call finishes a killed forget. Raises DataError for an
+    unknown name. A removal raises ConfError without a `reason`, and StoreError during other unfinished work.
     """
     session = session or Session()
     opened = session.store(store)

@@ -1,5 +1,5 @@
 """Comparison of runs with the expected numbers in conf/reproduce.yaml. The file also lists numbers that
-papers publish, with what a run of their systems requires."""
+papers publish, with the requirements of a run of their systems."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExpectedNumber:
     by: str = ""  # for a ranking, the score that ranks; for files, the file's name without its ending
 
     def checked(self, found: float | None) -> CheckedNumber:
-        """Compares the expected number with the number `found`. None: the run has no such number."""
+        """Compares the expected number with the number `found`. None: the run has no such number, so FAIL."""
         apart = None if found is None else found - self.value
         off = float("nan") if apart is None else abs(apart)
         verdict: Verdict = "OK" if off <= self.ok else "OKish" if off <= self.okish else "FAIL"

@@ -53,7 +53,7 @@ class Result:
         return {"format": JSON_FORMAT, **to_jsonable_python(self.record())}
 
     def table(self) -> pa.Table:
-        """Returns the rows as an Arrow table. A nested field becomes a column FIELD.FIELD."""
+        """Returns the rows as an Arrow table. A nested field of a record becomes a column FIELD.FIELD."""
         import pyarrow as pa
 
         kept = self.rows()
@@ -121,7 +121,7 @@ def _arrow(hint: Any) -> pa.DataType:
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:
     """Decorates a function that starts an event loop. Under a running loop, as in a notebook, it runs in a
-    new thread. If a server refuses fields of chats, it is called again and reads its recipe without them."""
+    new thread. If a server refuses fields of chats, it is called up to twice more, without these."""
 
     def adapted(*args: P.args, **kwargs: P.kwargs) -> T:
         for _ in ("the recipe's server", "the judge's"):

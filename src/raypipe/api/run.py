@@ -107,8 +107,8 @@ def check_names(
     session: Session | None = None,
     kind: str | None = None,
 ) -> Recipe:
-    """Resolves all names given to an eval, and returns the recipe. Reads no data and starts nothing. Raises
-    ConfError or ModelMissing."""
+    """Resolves the recipe, cluster file, rule, kind and judge that an eval names, and returns the recipe.
+    Opens no questions and starts nothing. Raises ConfError or ModelMissing."""
     session = session or Session()
     found = session.recipe(recipe, data)
     session.cluster_file()
@@ -127,7 +127,8 @@ def index(
     """Parses, splits and embeds the sources that a recipe's tables lack, and builds its approximate indexes.
 
     `retry_faults` tries failed sources again. Raises DataError if there are no sources, and RecallTooLow if
-    an approximate index misses too many passages. Also raises ClusterTooSmall and ModelMissing.
+    an approximate index, measured on stored questions, misses too many passages. Also raises ClusterTooSmall
+    and ModelMissing.
     """
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
@@ -148,7 +149,7 @@ def index(
 
 
 def say_estimate(pipeline: Pipeline, session: Session) -> None:
-    """Prints the number of passages to embed, and the time at the rate of this machine's runs."""
+    """Prints the passages to embed, and the time at the rate of this machine's runs, if progress is shown."""
     if session.progress:
         fast = measured(session.settings, session.cluster_file())
         passages, seconds = planner.plan_embedding(pipeline, fast)
@@ -196,12 +197,13 @@ def evaluate(
 ) -> EvalResult:
     """Runs the missing work of a dataset, scores every answer, and writes a report.
 
-    `data` is ingested first, and its questions are evaluated; (): all stored questions are. `out` is the
-    folder of the report; None: a new folder under $RAYPIPE_HOME/runs. `docs` is a folder of documents, whose
-    changed files are read first, into its own store unless `store` names one. `options` are fields of
-    `EvalOptions`. Raises ConfError, DataError, ModelMissing and ClusterTooSmall before anything runs, for an
-    unknown name before any file is fetched or created. Raises CapReached at a cap on calls, money or hours;
-    the same call continues the work. Raises FaultBudgetExceeded after the report, if too many rows failed.
+    `data` is ingested first, and its questions are evaluated; (): the stored questions. `out` is the folder
+    of the report; None: a new folder under $RAYPIPE_HOME/runs. `docs` is a folder of documents, whose changed
+    files are read first, into its own store unless `store` names one. `options` are fields of `EvalOptions`,
+    such as `limit`. Unknown names raise ConfError or ModelMissing before any file is fetched or created.
+    Wrong data and a small cluster raise DataError and ClusterTooSmall before a step runs. Raises CapReached
+    at a cap on calls, money or hours; the same call continues the work. Raises FaultBudgetExceeded after the
+    report if too many rows failed, except with `check=False`.
     """
     how = EvalOptions.of(**{"began": time.perf_counter(), **options})
     rule, given, session = how.rule or DEFAULT_RULE, several(data), session or Session()
@@ -219,13 +221,13 @@ def evaluate(
         open_judge(session, how.judge, rule) as (judge, kit),
         open_pipeline(session, filled, resolved, judge=kit) as pipeline,
     ):
-        if caps.calls is not None:  # a batch API gets one file of chats per task
+        if caps.calls is not None:  # a batch API gets the chats of a task in one file, which no cap stops
             most = min(pipeline.sizes.questions, caps.calls)
             pipeline = replace(pipeline, sizes=replace(pipeline.sizes, questions=most))
         pipeline, how = replace(pipeline, caps=caps), replace(how, format=format)
         here = origin(session.settings)
         evaluation = evaluating.evaluate(pipeline, files, folder, how, judge, labels, here, fast)
-    if "ray" in sys.modules:  # else nothing ran there
+    if "ray" in sys.modules:  # else nothing ran on Ray
         from raypipe.runs.cluster.connection import write_timeline  # imports Ray
 
         write_timeline(evaluation.folder.timeline)
@@ -311,6 +313,6 @@ def origin(settings: Settings) -> Origin:
 
 
 def chip() -> str:
-    """Returns the processors that compute on this machine: names of its GPUs, else of its CPU."""
+    """Returns the processors that compute on this machine: names of its NVIDIA GPUs, else of its CPU."""
     gpus = {value_in(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")}
     return ", ".join(sorted(gpus - {""})) or processor()

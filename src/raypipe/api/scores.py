@@ -27,7 +27,7 @@ from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CragScoreResult(Result):
-    """Score of predictions by a rule, which is the only row."""
+    """Score of predictions by a rule. The score is the only row."""
 
     by_rule: RuleScore
     judge: JudgeLine | None  # None: no judge was called
@@ -76,11 +76,12 @@ def score_crag(
     """Scores CRAG predictions in the folder of an eval, or in a file of any system.
 
     Each line of a `.jsonl[.gz]` file holds `query, answer, alternatives?, prediction, judge_response?`.
-    `rule` is official (the published evaluator's intent) or accuracy (the earlier contest rule); None: a
-    folder's own rule, `official` for a file. `judge` names a judge for the answers that the rule does not
-    decide; None: stored replies of a judge are used. `trim` names the tokenizer that cuts answers to 75
-    tokens first. `labels` is a file of people's verdicts, which outrank the judge. `out` is a file for the
-    scored predictions. Raises ConfError, DataError and ModelMissing.
+    `rule` is official (the published evaluator's intent), accuracy (the earlier contest rule), words (needs
+    no judge) or MODULE:NAME; None: a folder's own rule, `official` for a file. `judge` names a judge for the
+    answers that the rule does not decide; None: stored replies of a judge are used. `trim` names the
+    tokenizer that cuts answers to 75 tokens first; a shortened answer loses its stored reply. `labels` is a
+    file of people's verdicts, which outrank the judge. `out` is a file for the scored predictions. Raises
+    ConfError, DataError and ModelMissing.
     """
     if out is not None:
         require_file(out, "--out")
@@ -139,8 +140,8 @@ def opened(
     session: Session, run: str | Path, rule: Rule | None, judge_name: str | None, trim: str | None
 ) -> runs.JudgedRun:
     """Opens a run's folder or a file of predictions for scoring. `trim` names the tokenizer that cuts answers
-    to TRIM_TOKENS tokens; None: no cut. `judge_name` names a judge of every answer; None: stored replies are
-    used. Raises ConfError, DataError and ModelMissing."""
+    to TRIM_TOKENS tokens; None: no cut. `judge_name` names a judge of the answers that the rule does not
+    decide; None: stored replies are used. Raises ConfError, DataError and ModelMissing."""
     found = replace(runs.judged_run(session.local_run(run), rule), name=str(run))
     if trim is not None:
         shorten, name = trimmer(session, trim)
@@ -173,8 +174,8 @@ def opened(
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:
     """Returns a function that cuts a text as CRAG's evaluator does, and the cut's name with the tokenizer.
-    Raises ConfError for an unknown entry of the models file, and ModelMissing if the entry's own files, not
-    those of its fallback, are missing."""
+    Raises ConfError for an unknown entry of the models file and for an entry of another kind. Raises
+    ModelMissing if the entry's own files are missing; its fallback is not used."""
     from raypipe.models import load
     from raypipe.text.context import cut
 
@@ -217,11 +218,12 @@ def check_judge(
     labels: str | Path, run: str | Path | None = None, rule: Rule | None = None
 ) -> JudgeCheckResult:
     """Measures a run's judge by people's labels: agreement and Cohen's kappa, also by slice, and the score
-    without the judge's errors.
+    corrected for the judge's errors.
 
     `run` is the folder of an eval, or a file of predictions with the judge's replies; None: the folder that
-    holds the file `labels`. `rule` is the rule that scores a file; a folder has its own. Raises ConfError if
-    there is no run, and DataError for unreadable files.
+    holds the file `labels`. `rule` None: the folder's own rule, `official` for a file; another rule drops a
+    folder's replies. Raises ConfError if the folder of `labels` is no run, and DataError for bad files or
+    labels of another run.
     """
     place = Path(labels).absolute().parent if run is None else Session().local_run(run)
     if run is None and not RunFolder(place).results.exists():
@@ -246,11 +248,11 @@ def pick_to_label(
     labels: str | Path | None = None,
     rule: Rule | None = None,
 ) -> PickResult:
-    """Writes answers for people to label: `at_random` answers drawn at random, and `disagreements` answers on
-    which the judge contradicts the words of the true answer.
+    """Writes answers for people to label: up to `at_random` answers drawn at random, and up to
+    `disagreements` answers on which the judge contradicts the words of the true answer most.
 
-    Answers with a label in the file `labels` are skipped. Raises DataError if the file `out` exists or `run`
-    cannot be read, and ConfError."""
+    Only answers that the judge decided count; those with a label in the file `labels` are skipped. Raises
+    DataError if `out` exists, `run` is unreadable or has no judged answer, and ConfError if both are 0."""
     require_file(out, "--out")
     if Path(out).exists():
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")

@@ -62,11 +62,12 @@ def require_answering(
     settings: Settings,
     remembered: bool = False,
 ) -> None:
-    """Sends one chat of each kind to the models behind an address.
+    """Sends one chat of each kind to the generators behind an address.
 
-    `remembered` skips kinds of chats that the address accepted recently, in any run under this home. Raises
-    Unavailable or ConfError if no chat can be answered. Raises FieldsRefused if a server refuses optional
-    fields of chats. These fields are recorded: a recipe that is read again has a model without them.
+    A kind is a model with its sampling and adapter. `remembered` skips kinds that the address accepted
+    recently, in any run under this home. Raises Unavailable if a server does not answer, and ConfError if it
+    refuses the key or lacks the model. Other refusals are ignored. Raises FieldsRefused if a server refuses
+    optional fields of chats. These fields are recorded: a recipe that is read again has a model without them.
     """
     kinds: dict[Model, list[tuple[Sampling, str | None]]] = {}
     for model, sampling, adapter in chats:
@@ -195,7 +196,7 @@ class JudgeKit(LocalKit):
         require_answering([(self._model, self._sampling, None)], self.endpoints, settings)
 
     def start(self) -> None:
-        """Starts the judge's engines, once. They stop at the end of the block of `open_judge`."""
+        """Starts the judge's vLLM engines, if it has some, once. They stop with the block of `open_judge`."""
         if self._needed is not None and not self._engines:
             group = self._group()
             self._ends.enter_context(group.running())
@@ -208,7 +209,7 @@ class JudgeKit(LocalKit):
 
 def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
     """Resolves a judge by name. Raises ModelMissing for an unknown name. Raises ConfError for something that
-    is no judge, and for a rule that leaves nothing open."""
+    is no judge, and for a rule without a judge's prompt (PROMPTS)."""
     if rule not in PROMPTS:
         known = ", ".join(PROMPTS)
         raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")

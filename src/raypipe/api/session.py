@@ -1,8 +1,8 @@
 """Session: the settings, models file, graphs and cluster file that calls share.
 
-It turns names into recipes, catalogs, clusters and stores, and starts nothing. No other module in src reads
-environment variables or the working directory. Modules are imported by the method that needs them, since
-every command has a session, even for its help.
+It turns names into recipes, catalogs, clusters and stores, and starts nothing. Only this module reads
+raypipe's settings from environment variables. Methods import the modules that they need, since every command
+imports this module, even for its help.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from raypipe.store import Store
 
 Place: TypeAlias = "Store | str | Path | None"
-"""A store, or its address; None: the store that the environment names."""
+"""A store, or its address; None: $RAYPIPE_STORE, else a default store under $RAYPIPE_HOME."""
 Named: TypeAlias = "Recipe | str | Path"
 """A recipe, or its name or path."""
 
 UNSENT, TAKEN = "unsent_fields.json", "taken_chats.json"
 """Files under the home: fields of chats that servers refused, and chats that servers accepted."""
 TAKEN_S = 24 * 3600.0
-"""Seconds, a day, for which `ask` relies on a server that accepted a chat; then it sends a test chat again.
-Keys, models and gateways change between two days of work. A change within a day costs one refused chat."""
+"""Seconds (a day) after which `ask` again sends a test chat to a server that accepted one. Keys, models and
+gateways change between two days of work. A change within a day costs one refused chat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings from environment variables and the working directory."""
 
-    home: Path  # RAYPIPE_HOME: demo data, and stores and reports without a given place
+    home: Path  # RAYPIPE_HOME: stores and reports without a given place, demo data, copies, fetched models
     store: str | None  # RAYPIPE_STORE
     conf: Conf  # searched in order: RAYPIPE_CONF, ./conf, installed copy, checkout of an editable install
     ray: str  # RAY_ADDRESS; "local" (if it is not set) starts a Ray for this run
@@ -64,7 +64,7 @@ class Settings:
         return self.place(str(given or self.store or self.stores / "default"), "--store")
 
     def store_to_use(self, given: str | Path | None) -> str:
-        """Returns the store to read: as `store_to_fill`, or the demo's store if no other exists."""
+        """Returns the store to read: as `store_to_fill`, or the demo's in place of a missing `default`."""
         demo = self.stores / "demo"
         only_demo = not (self.stores / "default").exists() and demo.exists()
         return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
@@ -74,7 +74,7 @@ class Settings:
         return _learned(self.home / UNSENT)
 
     def keep_unsent(self, name: str, fields: Sequence[str]) -> None:
-        """Records the fields that chats to a served model omit."""
+        """Replaces the recorded fields that chats to one served model omit."""
         _keep(self.home / UNSENT, {**self.unsent(), name: list(fields)})
 
     def taken_chats(self) -> dict[str, float]:
@@ -106,7 +106,7 @@ class Settings:
 
 
 def _learned(file: Path) -> dict[str, Any]:
-    """Reads a JSON file under the home; a missing file is empty. Raises ConfError if it is not JSON."""
+    """Reads a JSON file under the home; a missing file is empty. Raises ConfError if it is no object."""
     try:
         return dict(json.loads(file.read_text()))
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Settings that calls share. Each field has the default of the command line."""
+    """Settings that calls share. Each field except `progress` has the default of the command line."""
 
     settings: Settings = field(default_factory=from_environment)
     models: str | None = None  # models file; its entries replace those of conf/models.yaml
@@ -150,7 +150,7 @@ class Session:
     cluster: str = "laptop"  # a name under conf/clusters, or a path
     progress: bool = False  # True: progress is shown on stderr
     llm: str | None = None  # replaces every generator: an entry, a folder or URL#MODEL
-    sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: fields to replace in recipes read by name
+    sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: set in recipes that are given by name or path
     adopting: str = ""  # address of the store whose adopted models count as others; "": none
 
     def over(self, store: Place, fills: bool = False) -> Session:
@@ -158,8 +158,8 @@ class Session:
         return replace(self, adopting=self.address(store, fills))
 
     def recipe(self, recipe: Named, data: Sequence[str | Path] = ()) -> Recipe:
-        """Resolves a recipe by name or path, with the graphs in the folder `kg` of the folders `data`.
-        Returns a Recipe unchanged. Raises as `load_recipe`."""
+        """Resolves a recipe by name or path. Graphs without a location in the session are looked for in the
+        first folder `kg` of the folders `data`. Returns a Recipe unchanged. Raises as `load_recipe`."""
         if not isinstance(recipe, str | Path):
             return recipe
         from raypipe.recipes.read_recipe import from_tree, read_tree, with_fields
@@ -171,8 +171,8 @@ class Session:
         resolve = resolvers(files, self.catalog(), {**lying, **self.graphs})
         path, here = files.find("recipes", str(recipe)), Path.cwd().resolve()
         tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
-        # A recipe's file must have the same name in each run: its path. A submitted job works in a copy, at
-        # another place each time, so there it is the path relative to the working directory.
+        # `file` must be equal in all runs of a recipe: its absolute path. A submitted job runs in a copy, in
+        # another folder each time, so there it is the path relative to the working directory.
         file = path.resolve()
         if self.settings.submitted is not None and file.is_relative_to(here):
             file = file.relative_to(here)
@@ -186,8 +186,8 @@ class Session:
         return replace(made, file=str(file), sets=self.sets)
 
     def catalog(self) -> Catalog:
-        """Reads the catalog of models: the shipped conf/models.yaml, then your own conf/models.yaml, then the
-        file `models`. A later entry replaces an earlier one of the same name completely."""
+        """Reads the catalog of models: models.yaml of each configuration folder, the shipped one first, then
+        the file `models`. A later entry replaces an earlier one of the same name completely."""
         from raypipe.models import catalog
 
         files = [*self.settings.conf.layers("models.yaml"), *([Path(self.models)] if self.models else [])]
@@ -253,8 +253,8 @@ class Session:
         return Store.create(uri)
 
     def local_run(self, run: str | Path) -> Path:
-        """Returns the local path of a finished run's folder, or of a file of predictions; copies that of an
-        object store under the home. Raises DataError if it cannot be read, or if its eval did not end."""
+        """Returns the local path of a finished run's folder, or of a file of predictions. Copies files of an
+        object store under the home, and raises DataError if they are unreadable or their eval did not end."""
         if "://" not in str(run):
             return Path(run)
         from raypipe.readers.object_store import download
@@ -279,7 +279,7 @@ def load_recipe(
 
     `models` is a models file; its entries replace those of conf/models.yaml. `conf` has the folders where
     names are looked up; None: $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`, `llm` and `sets` are
-    as in `Session`. Raises ConfError with file, field, expected and found value. Raises ModelMissing.
+    as in `Session`. Raises ConfError with file, field, expected and found value, and ModelMissing.
     """
     settings = from_environment()
     used = settings if conf is None else replace(settings, conf=conf)
@@ -287,8 +287,8 @@ def load_recipe(
 
 
 def require_graphs(recipe: Recipe) -> Recipe:
-    """Checks the graphs, public data and examples of a recipe, and returns it. Raises ConfError for an
-    unknown place and for content that changed since the recipe was resolved, and DataError for bad files."""
+    """Checks the graphs, public data and examples of a recipe. Returns the recipe. Raises ConfError for an
+    unknown place or content that changed since the recipe was resolved, and DataError for bad files."""
     for ref in recipe.named(Reference):
         ref.require()
     return recipe
@@ -297,8 +297,8 @@ def require_graphs(recipe: Recipe) -> Recipe:
 def endpoint_addresses(
     file: Cluster, models: Sequence[Model], keys: Mapping[str, str], batch: bool = False
 ) -> dict[str, EndpointAddress]:
-    """Returns the addresses of the endpoints of some models, with keys. `batch` permits batch APIs, for work
-    that may wait a day. Raises ConfError if the environment lacks a key."""
+    """Returns the addresses, with keys, of the endpoints that some models use and the file has. `batch`
+    permits batch APIs, for work that may wait a day. Raises ConfError if the environment lacks a key."""
     from raypipe.models.entry import REMOTE
     from raypipe.models.hosts import EndpointAddress
 
@@ -324,7 +324,7 @@ def swap_steps(
     from raypipe.recipes.read_recipe import swapped
 
     session = session or Session()
-    found, theirs = session.recipe(recipe, data), replace(session, sets=())  # not set in the other recipes
+    found, theirs = session.recipe(recipe, data), replace(session, sets=())  # --set changes only `recipe`
     for text in swaps:
         step, sign, other = text.partition("=")
         if not (step and sign and other):

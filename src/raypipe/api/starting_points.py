@@ -28,7 +28,7 @@ page_chars=, progress=). It calls `progress` with the number of finished questio
 
 def demo_data(session: Session | None = None, scratch: Path | None = None) -> Path:
     """Writes the demo's data, an invented world, under $RAYPIPE_HOME, unless the data exist. Returns their
-    folder. With `scratch`, missing data are written to this folder instead."""
+    folder. With `scratch`, missing data are written below this folder instead."""
     session = session or Session()
     name = "-".join(["demo", *(str(v) for v in DEMO.values())])
     folder = session.settings.home / "data" / name
@@ -49,7 +49,8 @@ def download_crag(
     """Downloads the official CRAG files of a task: resumable, checked by digest. Returns their paths.
 
     Task 1 has 5 pages per question (0.7 GB), task 3 has 50 (7.7 GB). v5 adds the label `popularity`; most
-    published results are about v4. Raises DataError for a full disk, and for a file unlike the published one.
+    published results are about v4. Raises DataError for a full disk, a failed download, and a file unlike the
+    published one.
     """
     from raypipe.readers import download  # an HTTP client
 

@@ -1,5 +1,5 @@
-"""Approximate vector indexes of a recipe: builds missing ones, and measures their recall against exact
-search.
+"""Approximate vector indexes of a recipe: builds missing or incomplete ones, and measures their recall
+against exact search.
 
 Recall is the share of the exact best `top` chunks that the approximate search finds; an equally good chunk
 counts as found. It is measured on stored questions that search the whole store.
@@ -29,13 +29,13 @@ from raypipe.store.memo.disk import StoreMemo, memo_versions
 from raypipe.store.vector_search import ann_index, build_ann, keep_recall
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
-QUESTIONS = 200  # questions to measure recall on: 5 % of them are ten
+QUESTIONS = 200  # most questions to measure recall on: 5 % of them are ten
 
 
 def recalls(pipeline: Pipeline) -> list[AnnRecall]:
     """Builds and measures the approximate indexes that a recipe searches; returns the recall of each stage.
-    If some stage was never measured with its settings, measures all of them. Raises RecallTooLow, and as
-    `built` and `measured` do."""
+    Measures all stages if some stage was never measured with its settings. Raises RecallTooLow, and DataError
+    as `measured` does."""
     built(pipeline)
     if any(state.recall is None for state in ann_states(pipeline.store, pipeline.recipe)):
         for stage, recall in measured(pipeline):
@@ -90,7 +90,7 @@ def sample(pipeline: Pipeline, count: int) -> list[Question]:
 async def _searched(
     pipeline: Pipeline, stage: AnnStage, index: LanceIndex, questions: Sequence[Question]
 ) -> tuple[list[list[VectorHit]], list[list[VectorHit]]]:
-    """Returns the exact and the approximate hits. Takes question vectors from the memo if it has them."""
+    """Returns the exact and the approximate hits. Embeds the questions that the memo lacks, on the CPU."""
     step = next(s.step for s in pipeline.recipe.question if s.name == stage.name)
     template = getattr(step, "query", PLAIN)
     render = query_renderer(template if query_reads(template) <= FIELDS else PLAIN)
@@ -106,8 +106,8 @@ async def _searched(
 
 
 def share(exact: Sequence[VectorHit], near: Sequence[VectorHit]) -> float:
-    """Returns the share of the exact hits that an approximate search found, 0..1. An approximate hit counts
-    if it scores at least as high as the last exact hit.
+    """Returns the share of the exact hits that an approximate search found, 0..1; 1 without exact hits. An
+    approximate hit counts if it scores at least as high as the last exact hit.
 
     >>> hits = [VectorHit("a", (0, 1), (0, 1), score) for score in (0.9, 0.8, 0.8, 0.1)]
     >>> share(hits[:2], [hits[0], hits[2]]), share(hits[:2], [hits[0], hits[3]])

@@ -1,7 +1,7 @@
 """Paired difference of two lists of values, with bounds for questions that are not scored.
 
 A rule can leave a question open, so its value is unknown. A conclusion about the scored questions holds only
-if the open ones cannot change it, each at its worst or at its best.
+if it stays the same with all open questions at their worst and with all at their best.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BoundedDifference:
 
     score: PairedDifference  # over the scored questions
     at_worst: PairedDifference  # over the open ones too, each at its worst for the second list
-    at_best: PairedDifference  # and each at its best; both are `score` if no question is open
+    at_best: PairedDifference  # the same at their best; both ends are `score` if no question is open
 
     def verdict(
         self, margin: float, ps: Sequence[float | None] = (None, None, None)
@@ -52,7 +52,7 @@ def bounded(
     before: Values, after: Values, scored: int, measure: Measure, groups: Sequence[str] | None
 ) -> BoundedDifference:
     """Compares two lists of values of the same questions. The first `scored` questions have a value in both
-    lists, the others are open. `groups`: group of each question; None: each by itself."""
+    lists, the others are open in one or both. `groups`: group of each question; None: each by itself."""
     span, known = measure.high - measure.low, None if groups is None else groups[:scored]
     one, two = (np.array(values[:scored], float) for values in (before, after))
     score = paired(one, two, span, known)

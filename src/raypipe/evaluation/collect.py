@@ -1,7 +1,7 @@
-"""Single pass over all answers of a run, which writes results.parquet and collects values for scoring.
+"""Single pass over all answers of a run, which fills the table of results and collects values for scoring.
 
 The values are predictions with golds, faults, citations, places of losses and counts of replies. Answers are
-read in batches, so memory does not grow with their number. Gives no verdicts.
+read in batches: of all answers together, memory holds only these values. Gives no verdicts.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CollectedAnswers:
     texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the questions in `rows`
     stated: dict[str, float | None] = field(default_factory=dict)
     """Question id -> stated confidence of its answer; None: its step states none. Only answered questions
-    that no fit has seen."""
+    with a gold that no fit has seen."""
     without_truth: int = 0  # questions without a gold of the kind
     answered_by: Counter[str] = field(default_factory=Counter)  # reply name -> answers taken from it
     citations: int = 0
@@ -76,10 +76,10 @@ class CollectedAnswers:
     pages: set[str] = field(default_factory=set)  # ids of the cited pages
     sources: set[str] = field(default_factory=set)  # ids of all cited sources
     everything: bool = False  # True: some question may search the whole store
-    lost: dict[str, LostAt] = field(default_factory=dict)  # question id -> place of its loss if it is a miss
+    lost: dict[str, LostAt] = field(default_factory=dict)  # question id -> place of its loss, if wrong
     routing: Routing | None = None  # scores of routers and calls; None: not computed yet
     loss_notes: tuple[str, ...] = ()  # losses that cannot be located, for people
-    prompt_injection: PromptInjection | None = None  # injected instructions in pages that an answer followed
+    prompt_injection: PromptInjection | None = None  # injected instructions; None: no language model answers
     replies: Counter[str] = field(default_factory=Counter)  # reply name -> language model replies in the memo
     cut: Counter[str] = field(default_factory=Counter)  # reply name -> replies cut at the length limit
     kept: dict[str, str] = field(default_factory=dict)  # question id -> earlier run that gave its answer
@@ -118,9 +118,10 @@ def collect(
     """Writes the answers into the table of results, in order. Returns the collected values.
 
     `sources`: the evidence of the answers. An answer kept from an earlier run, perhaps of another recipe, is
-    scored, but its faults, prompts, losses and calls are not collected. `form`: form of the golds. `seconds`:
-    question id -> stage -> seconds, for questions that this run answered. If the recipe has a language model,
-    its answers are checked for injected prompts. Raises KeyError for a passage without a text, a defect."""
+    scored, but its faults, origin, prompts, losses and calls are not collected. `form`: form of the golds.
+    `seconds`: question id -> stage -> seconds, if this run answered. Answers of a recipe with a language
+    model are checked for injected prompts. Raises KeyError for a passage without a text, a defect.
+    """
     store, recipe = pipeline.store, pipeline.recipe
     found, index = CollectedAnswers(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
     found.kept = {id: key.kept for id, key in sources.kept_answers.items()}
@@ -178,8 +179,8 @@ def _seconds(recipe: Recipe, q: Question, took: Mapping[str, float] | None) -> M
 
 
 def _turns_read(recipe: Recipe, question: Question, text: str) -> dict[str, dict[str, Any]]:
-    """Maps each reply that rewrites a question with earlier turns to these turns and the question `text` as
-    asked. The table shows them as the prompt of the reply. Empty for a question without turns."""
+    """Returns reply name -> prompt, for each reply that rewrites a question with earlier turns. The prompt
+    has these turns, then the question `text` as asked. {} for a question without turns."""
     into = [n for s in recipe.question if of_turns(s.step) for n in named(s.step.writes(), "replies")]
     said = [{"role": t.role, "content": t.text} for t in question.turns]
     return {n: {"prompt": [*said, {"role": "user", "content": text}]} for n in into if said}
@@ -217,8 +218,9 @@ def _pair(
 async def _texts(
     searching: Mapping[str, Index], batch: Sequence[Question], kept: Mapping[str, str], form: GoldForm
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Returns chunk -> text for the table, and question id -> paragraphs of papers, from the index that the
-    answering run searched. `searching`: run -> its index; "" is this run. `kept`: question id -> run."""
+    """Returns chunk -> text for the table; for form `annotators` also question id -> paragraphs of papers.
+    Reads the index that the answering run searched. `searching`: run -> index; "" is this run. `kept`: id ->
+    run."""
     text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
     for run, index in searching.items():
         some = [q for q in batch if kept.get(q.id, "") == run]
@@ -230,8 +232,8 @@ async def _texts(
 
 
 async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[str, tuple[str, ...]]:
-    """Maps question ids to the paragraphs that overlap the best quote of the answer, without headings. If the
-    answer quotes nothing, the best passage of the ranking is used. Omits questions without an answer."""
+    """Maps question ids to the paragraphs that overlap the first quote of the answer, without headings. If
+    the answer quotes nothing, the best passage of the ranking is used. Omits failed and abstained answers."""
     best: dict[str, Quote] = {}
     for q in batch:
         hits, quotes = {h.chunk: h for h in q.hits}, quotes_of(q)
@@ -255,7 +257,7 @@ _NOT_CACHED = Fault(STEP, "not_cached", "the memo holds no reply to this chat", 
 
 
 class NoReplyKit(ForwardingKit[Kit]):
-    """A kit whose language models return no reply to any chat."""
+    """A kit whose language models return a fault for every chat."""
 
     def generator(self, model: Model) -> Generator:
         async def generate(
@@ -269,8 +271,8 @@ class NoReplyKit(ForwardingKit[Kit]):
 class PromptLookup:
     """Lookup of the prompts and token counts behind stored replies. Runs each `generate` step on the stored
     question, with the memo in the place of the model. If the step then makes the stored reply, the chat of
-    the step is the one that was sent; else the prompt is unknown. No model is called. `missing` explains why
-    a step's prompts are missing, for example without its tokenizer on this machine; "": none are."""
+    the step is the one that was sent; else the prompt is unknown. No model is called. `missing`: reason why a
+    step cannot be opened, for example without its tokenizer on this machine; "": all can."""
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Callable[[], Memo]) -> None:
         self.missing = ""

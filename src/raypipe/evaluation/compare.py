@@ -80,12 +80,12 @@ class RunComparison:
     p: float  # p value, Holm-corrected for the number of compared runs
     score: PairedDifference  # over the questions that both runs score
     at_worst: PairedDifference  # over the open questions too, each at its worst for the second run
-    at_best: PairedDifference  # and each at its best; both are `score` if no question is open
+    at_best: PairedDifference  # the same at their best; both ends are `score` if no question is open
     open: int  # open questions that could change the verdict; 0: it holds however a judge decides
     rates: tuple[MetricDifference, ...]  # the other measures, over the questions that have them in both runs
     only_before: tuple[str, ...]  # ids of questions that only the first run has
     only_after: tuple[str, ...]
-    unscored: tuple[str, ...]  # ids in both runs, unscored in one of them: not in `score`
+    unscored: tuple[str, ...]  # ids in both runs, unscored in one or both: not in `score`
     other_questions: tuple[str, ...]  # ids that name different questions in the two runs: left out
     kept: tuple[str, ...]  # ids in both runs, with a kept answer of an earlier run: left out
     slices: tuple[SliceDifference, ...]  # without label values that all n questions share
@@ -93,7 +93,8 @@ class RunComparison:
 
 
 def applicable(runs: Sequence[ScoredRun], ids: Sequence[str], measure: str) -> list[str]:
-    """Returns the questions that a run scores. A judge can score any answer, so JUDGED applies to all."""
+    """Returns the questions that some run scores by `measure`. A measure in JUDGED applies to all questions,
+    since a judge can score any answer."""
     return [q for q in ids if measure in JUDGED or any(measure in r.values[q] for r in runs)]
 
 
@@ -107,12 +108,12 @@ class _Pairs:
     after: list[float | None]
     measure: Measure
     groups: list[str] | None
-    unscored: tuple[str, ...]  # ids in both runs that are left out, as in RunComparison
+    unscored: tuple[str, ...]  # these three: ids in both runs that are not in `scored`, as in RunComparison
     other_questions: tuple[str, ...]
     kept: tuple[str, ...]
 
     def difference(self, chosen: Sequence[int]) -> BoundedDifference:
-        """Compares the two runs over the questions at the indexes `chosen`, which rise."""
+        """Compares the two runs over the questions at these indexes, in rising order."""
         before, after = ([values[i] for i in chosen] for values in (self.before, self.after))
         groups = None if self.groups is None else [self.groups[i] for i in chosen]
         return bounded(before, after, sum(i < self.scored for i in chosen), self.measure, groups)
@@ -124,10 +125,11 @@ def compare(
     """Compares each run with the first. Corrects `p` for the number of comparisons.
 
     `group`: label whose values are groups of dependent questions; each group counts as one. None: the label
-    of the kind of data, if it has one. `measure`: name of the measure; None: the first of the kind. Raises
-    ConfError if the kind lacks the measure. Raises DataError if the runs differ in kind, if a question lacks
-    the label `group`, and if two runs have no common scored question. For a measure in JUDGED, raises
-    DataError also if the runs differ in rule, judge or trim.
+    of the kind of data, if it has one. `measure`: name of the measure; None: the first of the kind. Leaves
+    out kept answers, and ids with another question in each run. Raises ConfError if the kind lacks the
+    measure. Raises DataError if the runs differ in kind, if a question lacks the label `group`, and if two
+    runs have no common scored question. For a measure in JUDGED, raises DataError also if they differ in
+    rule, judge or trim.
     """
     first, *others = runs
     for other in others:
@@ -178,8 +180,8 @@ def _compared(
 
 
 def _slices(run: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference, ...]:
-    """Compares the runs on each label value. Skips values that all questions share, and the grouping
-    label."""
+    """Compares the runs on each label value. Skips the kind's grouping label, and values that all questions
+    or no scored questions have."""
     own = group_of(recorded_kind(run.kind))
     members = by_label((run.labels[id], i) for i, id in enumerate(pairs.ids))
     parts = {
@@ -209,7 +211,7 @@ def open_text(c: RunComparison) -> str:
 
 
 def measure_of(name: str, kind: str, setting: str = "") -> Measure:
-    """Returns the named measure of a kind, as reports name it. Raises ConfError if the kind lacks it."""
+    """Returns a kind's measure `name`. `kind`: as reports name it. Raises ConfError if the kind lacks it."""
     known = {m.name: m for m in recorded_kind(kind).measures}
     if name not in known:
         hint = did_you_mean(name, known)
@@ -297,8 +299,8 @@ def _refuse(
 
 
 def _rates(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[MetricDifference, ...]:
-    """Compares two runs by all other measures. Skips JUDGED if rule, judge or trim differ, and fractions if
-    the values of `pairs` are whole numbers: resampling for their p takes seconds."""
+    """Compares two runs by their other common measures. Skips JUDGED if rule, judge or trim differ. Skips
+    measures with fractions if the values of `pairs` are whole numbers: a p by drawn signs takes seconds."""
     n = pairs.scored
     drawn = not _whole(pairs.before[:n] + pairs.after[:n])
     alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)

@@ -1,7 +1,7 @@
 """Scoring of a run's answers by rule, judge and people, and the run's record.
 
-`score_answers` gives verdicts and measures; `run_record` combines them with counters, plan and statistics of
-tables in the record (`runs.record.Run`). No answers are computed and no files written here.
+`score_answers` gives verdicts and measures, and calls the judge for this. `run_record` puts them, counters,
+plan and statistics of tables into the record (`runs.record.Run`). Computes no answers, writes no reports.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from raypipe.runs.stage_records import describe, models_of
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 
-# Counts of repairs that readers made to the input.
+# Names of the counts of repairs that readers made to the input.
 NORMALISED = (
     "blank_lines",
     "byte_order_marks",
@@ -81,7 +81,7 @@ class ScoredAnswers:
     marks: Marks
     scores: kinds.RunScores
     right: Mapping[str, bool | None]  # question id -> whether its answer is right; None: not scored
-    lost: Losses | None  # places of the misses; None: not looked for
+    lost: Losses | None  # wrong answers by place of the loss, without kept answers
     judge: JudgeLine | None  # None: no judge
     labels: LabelLine | None  # None: no labels given
     cut: tuple[CutReplies, ...]
@@ -98,9 +98,9 @@ def score_answers(
     spend: Spend | None,
     counts: Counts,
 ) -> ScoredAnswers:
-    """Scores the collected answers of a recipe. `judge`: decides the answers that the rule leaves open; None:
-    they are not scored. `labels`: people's, which outrank rule and judge. `fresh`: ignores the judge's cached
-    replies. `spend`: checks a cap before the judge's calls. `counts`: stage -> counters of this run."""
+    """Scores the collected answers of a recipe. `judge`: called for the answers that the rule leaves open;
+    None: only labels decide them. `labels`: people's, which outrank rule and judge. `fresh`: ignores the
+    judge's cached replies. `spend`: checks a cap before its calls. `counts`: stage -> counters."""
     rows, said = list(answers.rows), None
     if judge is not None:
         replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
@@ -158,8 +158,9 @@ def run_record(
     measured: Sequence[Run],
     **known: Any,
 ) -> Run:
-    """Builds the record of a run whose answers are scored. `done`: counters of the run; `read`: summary of
-    the ingested files; `measured`: earlier runs on this machine; `known`: further fields of the record."""
+    """Builds the record of a run whose answers are scored. Counts failed sources and lines as faults, too.
+    `done`: counters of the run; `read`: summary of the ingested files; `measured`: earlier runs on this
+    machine; `known`: further fields of the record."""
     recipe, answers, worker = pipeline.recipe, scored.answers, pipeline.worker
     seconds, asks, prices = pipeline.clock.total(), asking(recipe), pipeline.caps.prices
     attempt = _lines(recipe, plan, done.since(), {})
@@ -267,8 +268,8 @@ def _corpus(pipeline: Pipeline, answers: CollectedAnswers) -> dict[str, Any]:
 
 
 def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:
-    """Returns a line for each stage; a corpus stage that calls no model counts rows. The plan lacks the work
-    of `earlier`, stopped attempts, so it is added to the planned and expected calls."""
+    """Returns a line for each stage. A corpus stage that calls no model counts rows in place of calls. The
+    plan lacks the work of stopped attempts (`earlier`), which is added to the planned and expected calls."""
     planned, likely = plan.planned(), {s.step: s.expected for s in plan.steps}
     reasons = {s.step: tuple(s.reasons) for s in plan.steps}
     works = {s.name for s in recipe.corpus if not asked_models(s.step)}

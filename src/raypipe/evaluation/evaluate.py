@@ -1,9 +1,9 @@
 """Eval of a dataset through a recipe: ingest, plan, index, answer, score, report.
 
-An eval makes no call that its plan did not count, and begins only if the disk has room for the planned bytes.
-An oracle puts golds in the place of a stage's output; the plan covers it. The plan also covers expired
-replies of a graph, and answers that an earlier command was to compute again and did not. Steps see no golds,
-except in a run with an oracle or for training labels.
+An eval makes no call to answer or judge that its plan did not count. It begins to compute only if the disk
+has room for the planned bytes. An oracle puts golds in the place of a stage's output; the plan covers it. The
+plan also covers expired replies of a graph, and answers that an unfinished command was to compute again.
+Steps see no golds, except in a run with an oracle or for training labels.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Evaluation:
     record: Run
     scored: ScoredAnswers
     folder: RunFolder
-    reused: int  # questions answered before this run
+    reused: int  # questions that needed no new answer, without kept ones
     faults: RowFaults
 
 
@@ -82,13 +82,14 @@ def evaluate(
     origin: Origin = NOWHERE,
     measured: Sequence[Run] = (),
 ) -> Evaluation:
-    """Computes what is missing, scores every question, and writes the report; writes the record last.
+    """Reads the data, computes missing answers, scores them, and writes the run's folder.
 
     `data`: files to read first, whose format is in `how`. The questions are those that the option `only`
     names, by default those of `data`, and without `data` all stored ones. `judge` and `labels` are the opened
-    forms of the names in `how`. `measured`: runs on this machine, on any store, which show its speed. Raises
-    DataError without questions or golds of the given kind, ConfError for options that do not fit, DiskFull,
-    CapReached, and the errors of ingest, index and answer."""
+    forms of the names in `how`. `measured`: runs on this machine, on any store, which show its speed. The
+    record is written last. Raises DataError without questions or golds of the given kind, ConfError for
+    options that do not fit, DiskFull, CapReached, and the errors of ingest, index and answer.
+    """
     _require_options(pipeline, how)
     started, clock, store = time.time(), WallClock(began=how.began), pipeline.store
     pipeline = replace(pipeline, clock=clock)
@@ -156,7 +157,7 @@ def _scored(
     labels: PersonLabels | None,
     fresh: bool,
 ) -> ScoredAnswers:
-    """Collects and scores the answers, and writes the table of results. `run`: id of the run."""
+    """Collects and scores the answers. Deletes the folder's old record, and writes the table of results."""
     recipe, caps, clock = pipeline.recipe, pipeline.caps, pipeline.clock
     spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
     with clock.part("scoring"), ResultTable(folder.results) as results:
@@ -171,14 +172,14 @@ def _scored(
 
 
 def _evidence(pipeline: Pipeline, questions: StoredQuestions, kept: Mapping[str, AnswerKey]) -> AnswerSources:
-    """Returns the evidence of the answers; drops answers from `kept` that have this recipe's own key."""
+    """Returns the evidence of the answers. Those with this recipe's own key do not count as kept."""
     sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
     keys = {q.id: sources.key(own, q) for q in questions if q.id in kept}
     return replace(sources, kept_answers={id: kept[id] for id, key in keys.items() if kept[id].key != key})
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
-    """Reads the files into the store. Refuses a too small cluster first: reading may take an hour."""
+    """Reads the files into the store, if any. Refuses a too small cluster first: reading may take an hour."""
     if not data:
         return None
     assert how.format is not None
@@ -189,9 +190,9 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 def _write_run(
     pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey], record_of: Callable[..., Run]
 ) -> Run:
-    """Compacts the tables, and writes a run's files and page; its record to the store, and last to the
-    folder. `record_of` makes the record from `tables` (name -> version) and `previous` (run to compare
-    with)."""
+    """Compacts the tables, and writes a run's files and page. Writes its record to the store, and last to the
+    folder. `record_of` makes the record from `tables` (name -> version) and `previous` (id of the run to
+    compare with)."""
     store, recipe = pipeline.store, pipeline.recipe
     with pipeline.clock.part("storing"):
         pipeline.builder.compact()
@@ -231,8 +232,8 @@ def oracle_recipe(
     measured: Sequence[Run],
 ) -> tuple[Recipe, int, Plan | None]:
     """Returns the recipe with the requested oracle, and the number of questions with golds in it. For oracle
-    `passages` builds the corpus tables, and also returns their plan, else None. Raises ConfError without
-    golds."""
+    `passages`, plans and builds the corpus tables first, and also returns that plan; else None. Raises
+    ConfError without gold answers."""
     if how.oracle is None:
         return pipeline.recipe, 0, None
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
@@ -258,8 +259,8 @@ def plan_eval(
     indexed: Plan | None,
 ) -> tuple[Plan, Collection[str], frozenset[str]]:
     """Plans a run and shows the plan. Returns the plan, the ids of questions whose answers rest on expired
-    replies of a graph, and the ids of all questions to answer again, also for an earlier command that did
-    not. `indexed`: plan by which the corpus half was built just before. Raises DiskFull."""
+    replies of a graph, and the ids of all questions to answer again. These include the ones of an unfinished
+    command. `indexed`: plan by which the corpus half was built just before. Raises DiskFull."""
     expired, judging = expired_answers(pipeline, questions) if how.refresh else set[str](), None
     if isinstance(judge, ModelJudge):
         golds = golds_of(pipeline.store, questions.ids, scoring.golds)

@@ -30,8 +30,9 @@ def export(
     folder: RunFolder, shape: FileShape, out: Path, documents: Mapping[str, list[str]]
 ) -> dict[str, int]:
     """Writes a file of one shape. Returns the number of its lines, and for crag, qasper and oag of failed
-    questions. `documents`: source id -> ids of the documents with this text; a passage without one has the
-    address of its page as name. Raises DataError for a run that the shape cannot hold."""
+    questions: qasper omits them, crag gives them "i don't know". `documents`: source id -> ids of the
+    documents with this text; without one, a passage has its page's address or its source id as name. Raises
+    DataError for a run that the shape cannot hold."""
     table = folder.results
     if shape == "predictions":
         return {"lines": write_json_lines(out, prediction_lines(folder, read(folder.path)))}
@@ -94,7 +95,7 @@ def prediction_lines(folder: RunFolder, record: Run) -> Iterator[dict[str, Any]]
 
 
 def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a line for CRAG's evaluation, which has no mark for a failed question."""
+    """Returns a line for CRAG's evaluation. A failed question gets "i don't know": there is no other mark."""
     return {
         "interaction_id": row["id"],
         "query": row["query"],
@@ -112,10 +113,10 @@ def _qasper_line(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"question_id": row["id"], "predicted_answer": answer, "predicted_evidence": marked}
 
 
-RUN_TAG = "raypipe.run"  # tag that finds a run that is already logged
+RUN_TAG = "raypipe.run"  # tag with the run's id, by which a logged run is found
 MOST_CHARS = 500
-"""Limit of a param's length, from servers of MLflow before 2.8. A longer text is logged as its digest; the
-logged recipe.txt has prompts in full."""
+"""Most characters of a param's value, set by servers of MLflow before 2.8. A longer text is logged as its
+digest; the logged recipe.txt has prompts in full."""
 FINISHED = "FINISHED"  # MLflow's status of a complete run
 
 
@@ -131,9 +132,10 @@ class MlflowRun:
 
 
 def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
-    """Logs a finished run completely or not at all. Keeps a complete log; replaces an incomplete one."""
+    """Logs a finished run to MLflow. Sends nothing if a complete log exists, and replaces an incomplete one.
+    After an error, deletes what was sent, if the server can be reached."""
     record = read(folder.path)
-    open_table(folder.results, ["id"], record.run).close()  # raises for a folder without a table
+    open_table(folder.results, ["id"], record.run).close()  # raises DataError without the run's table
     metrics = {_name(key): float(value) for key, value in _numbers(record) if value is not None}
     texts = {
         "recipe": record.title,
@@ -200,6 +202,6 @@ def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
 
 
 def _name(text: str) -> str:
-    """Replaces characters that MLflow refuses in names, and the slash, which its file store takes for a
-    folder: a name could not be a folder of another."""
+    """Replaces characters that MLflow refuses in names. Replaces the slash, too: MLflow's file store makes
+    folders of it, and a name cannot be both a file and a folder."""
     return re.sub(r"[^\w. -]", "-", text, flags=re.ASCII)

@@ -1,8 +1,8 @@
 """Faults of a run's rows, and the check whether their number is allowed.
 
-Each row of a run is done, a dead letter, which failed for good, or pending, after transient trouble. If a
-step fails on a row and another step answers the row, the row is done, and its fault is kept. This module
-reads stored rows and their faults; it runs nothing.
+Each row of a run is done, a dead letter (failed for good), or pending (transient trouble). If a step fails on
+a row and another step answers the row, the row is done, and its fault is kept. This module reads stored rows
+and their faults, and deletes faults for a retry; it runs nothing.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class AnswerFaults:
         self._steps: dict[str, StepFaults] = {}
 
     def add(self, question: Question) -> None:
-        """Counts the faults of an answer; without answer and faults, one fault `not_reached` of `answer`."""
+        """Counts the faults of an answer. An absent answer without faults counts as `not_reached`."""
         done = question.outcome not in ("", FAULT)
         for f in faults_of(question):
             fault_of = f.step, f.reason, f.detail, f.transient
@@ -103,7 +103,7 @@ class AnswerFaults:
         for stage in self._asking:
             of = faults_at(stage, question)
             if of or (done and stage.admits(question)):
-                # An unreadable reply is a reply. Most faults of a graph come from a model's wrong call.
+                # An unreadable reply is a reply. Most final faults of a graph come from a model's wrong call.
                 lost = [f for f in of if f.reason != UNREADABLE]
                 if requested_by(stage.step):
                     lost = [f for f in of if f.transient or f.reason == "bad_request"]
@@ -129,8 +129,8 @@ def _asks(step: Step | CorpusStep) -> bool:
 
 
 def check(budget: Budget, faults: RowFaults) -> None:
-    """Raises FaultBudgetExceeded if a step left too many rows without a reply, if too many rows are failed or
-    pending, or if no question was answered. The message has the numbers and the first rows."""
+    """Raises FaultBudgetExceeded if a run lost too many rows. A step left too many without a reply, too many
+    of a kind are failed or pending, or no question was answered. The message has numbers and first rows."""
     for s in faults.steps:
         if s.unanswered > budget.step_share * s.rows:
             raise FaultBudgetExceeded(
@@ -220,7 +220,7 @@ def _tally(
 
 
 def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
-    """Deletes the faults of the recipe's tables and these questions, so the next run tries them again."""
+    """Deletes faults of the recipe's tables and these questions, for another try. Returns their number."""
     store, keys = pipeline.store, pipeline.keys(questions, pipeline.answer_sources(questions))
     wanted = [*table_names(store, pipeline.recipe), *keys]
     with driving(store, f"retry {pipeline.recipe.name}"):

@@ -1,8 +1,8 @@
 """Fit of `decide`: the probability that an answer is right, and the threshold below which it is not given.
 
 One half of a run's questions is used for the fit. On the other half, the fit is compared with giving every
-answer, and with thresholds on the confidence that replies state. An answer that the scoring rule leaves open
-is not used for the fit; it can make a verdict `cannot tell`.
+answer, and, if all replies state a confidence, with thresholds on it. An answer that the scoring rule leaves
+open is not used for the fit; it can make a verdict `cannot tell`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DecidedAnswer:
     value: float | None  # measure of the run's answer; None: the rule leaves it open
     abstained: float  # measure of "i don't know" in its place
     right: bool  # True: the value is above the middle of the measure's range; False if it is open
-    stated: float | None  # confidence of the reply
+    stated: float | None  # confidence of the reply; None: it states none
     features: Mapping[str, float] | None  # None: the run gave no answer, so there is nothing to decide
 
 
@@ -101,8 +101,8 @@ def fit_decide(
     folder: Path, split: int, group: str | None = None, measure: str | None = None
 ) -> tuple[AnswerProbability, DecideFitReport]:
     """Fits P(right) to one half of a finished run. `split`, `group`: as in `open_run`. `measure`: None: the
-    leading one of the report. Raises ConfError if the recipe has no `decide` that can be fitted, and
-    DataError if there are too few answers."""
+    leading one of the report. Raises as `open_run` does, ConfError if the recipe does not end with a `decide`
+    that can be fitted, and DataError if there are too few answers."""
     run = open_run(folder, split, group)
     stage, step, kind = _fittable(run)
     by, rows = measure_of(measure or run.record.lead, run.record.kind), run.rows()
@@ -151,7 +151,7 @@ def fit_decide(
 
 def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
     """Returns the deciding stage's name, its step, and the kind with the run's rule. Raises ConfError if the
-    step cannot be fitted, and if golds are not answers: the score of "i don't know" is then unknown."""
+    step cannot be fitted or has been, and if golds are no answers: the score of "i don't know" is unknown."""
     last = run.recipe.question[-1]
     if not decides(last.step) or "fitted" not in given_by_fit(last.step):
         raise ConfError(f"fit decide: recipe {run.recipe.title} ends with {last.name}; expected decide")
@@ -174,8 +174,8 @@ def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
 def _answer(
     run: FitRun, row: Mapping[str, Any], step: Decide, kind: DataKind, by: Measure
 ) -> DecidedAnswer | None:
-    """Converts a row of the run. Returns None for a row without golds, for an unscored row without an answer,
-    and if "i don't know" would not be scored."""
+    """Converts a row of the run. Returns None if it has no golds, if it has neither answer nor score, and if
+    "i don't know" would not be scored."""
     value = (row["measures"] or {}).get(by.name)
     idk = Prediction(row["id"], IDK, tuple(row["golds"]), None, row["labels"])
     if not row["golds"] or (abstained := kind.values(idk).get(by.name)) is None:
@@ -220,7 +220,7 @@ def policy_scores(
     by: Measure,
     group: str | None,
 ) -> tuple[PolicyScore, ...]:
-    """Scores each policy on `scored`, and compares the first with it; `open_` bounds the difference."""
+    """Scores each policy on `scored`, and the gain of the first over it; `open_` bounds the gain."""
     answers, n = [*scored, *open_], len(scored)
     groups = None if group is None else [a.key for a in answers]
     out: list[PolicyScore] = []
@@ -275,8 +275,8 @@ def _fitted(
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> npt.NDArray[np.int64]:
-    """Assigns each answer to a fold; groups are dealt in turn, by a hash of their keys, and never split.
-    Raises DataError if the answers outside a fold are only right, or only wrong."""
+    """Assigns each answer to a fold. Groups of answers with one key are dealt to the folds in turn, in the
+    order of a hash. Raises DataError if the answers outside a fold are only right, or only wrong."""
     keys = sorted({a.key for a in answered}, key=lambda k: digest("fold", k))
     fold = {k: i % FOLDS for i, k in enumerate(keys)}
     folds = np.array([fold[a.key] for a in answered])

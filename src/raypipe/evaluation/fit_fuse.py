@@ -88,7 +88,7 @@ def fit_fuse(
     """Fits the weights of a fusion step in a finished run's recipe. `split`, `group`: as in `open_run`.
     `step`: the stage's name; None: the last `fuse`. `scores`: names of the scores to weigh; empty: those that
     the step weighs. `measure`: None: the leading one of the report. Raises ConfError as `_weighing`, and
-    DataError if the run does not score rankings or too few questions have judged documents."""
+    DataError if the run does not score rankings or a half has too few judged questions."""
     run = open_run(folder, split, group)
     kind, by = recorded_kind(run.record.kind), measure_of(measure or run.record.lead, run.record.kind)
     if gold_form(kind) != "grades":
@@ -139,7 +139,7 @@ def _weighing(
     run: FitRun, step: str | None, rows: Sequence[Mapping[str, Any]], scores: Sequence[str]
 ) -> tuple[str, Fuse, tuple[str, ...]]:
     """Returns the stage's name, its step, and the names of the scores to weigh. Raises ConfError for an
-    unknown step, a score that no earlier stage writes or no passage has, and fewer than two scores."""
+    unknown step, fewer than two scores, and a score that no passage has or no earlier stage writes."""
     fusing = {s.name: s for s in run.recipe.question if {"weights", "fitted"} <= given_by_fit(s.step)}
     if not fusing:
         raise ConfError(f"fit fuse: recipe {run.recipe.title} has no step fuse, so there is nothing to weigh")
@@ -223,7 +223,8 @@ class WeighedFusion:
         ways: Mapping[str, Mapping[str, float]],
         group: str | None,
     ) -> tuple[WeightScore, ...]:
-        """Scores each set of weights on `scored`, compared with the first; `open_` bounds the difference."""
+        """Scores each set of weights on `scored`, except one of zeros. Compares it with the first set;
+        `open_` bounds the difference."""
         every, n = [*scored, *open_], len(scored)
         groups = None if group is None else [j.key for j in every]
         used = {what: w for what, w in ways.items() if any(w.values())}

@@ -55,9 +55,9 @@ class FitRun:
         self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
     ) -> tuple[FittedOn, set[str], set[str], int]:
         """Splits the rows into the half to fit on and the unseen half. Returns the origin of the fitted
-        numbers of `stage`, the ids of both halves, and the number of scored rows left out. The fit uses the
-        scored rows of its half. A row of the other half is left out if an earlier fit in the run's recipe has
-        seen its question. A row whose question is also fitted on belongs to neither half."""
+        numbers of `stage`, the ids of both halves, and the number of scored rows that an earlier fit has
+        seen. The fit uses the scored rows of its half. The unseen half lacks rows whose question an earlier
+        fit in the run's recipe has seen. It also lacks rows whose question is fitted on under another id."""
         ours = [r for r in rows if half_of(self.key(r)) == self.split]
         used = [r for r in ours if r["id"] in scored]
         named = digest(*(part for r in used for part in (r["id"], r["query"], *r["golds"])))
@@ -94,7 +94,7 @@ def open_run(folder: Path, split: int, group: str | None) -> FitRun:
 
 
 def question_of(row: Mapping[str, Any]) -> Question:
-    """Rebuilds a row's question with its replies and scores, as the steps left it."""
+    """Rebuilds a row's question with its replies and scores, but without citations and faults."""
     hits = [Hit(h["chunk"], *parse_chunk_id(h["chunk"]), h["scores"]) for h in row["hits"]]
     replies = {r["step"]: Reply(r["text"], r["label"], r["confidence"], r["logprob"]) for r in row["replies"]}
     order = tuple(h["chunk"] for h in row["hits"] if h["ranked"])
@@ -107,7 +107,7 @@ def held_against(
 ) -> dict[str, Any]:
     """Returns the score of `values` and the gain of `first` over `values`, as fields of PolicyScore and
     WeightScore. The first `scored` values have numbers, the others are of open questions. A question that is
-    open in both lists has one answer, or none, in both, so it is left out. Gain and verdict are None if
+    open in both lists has the same unknown outcome in both, so it is left out. Gain and verdict are None if
     `values` is `first` itself."""
     known, known_groups = np.array(values[:scored], float), None if groups is None else groups[:scored]
     within, score = mean_interval(known, (by.low, by.high), known_groups), float(known.mean())

@@ -2,7 +2,8 @@
 
 A question whose answer rests on a forgotten text keeps its verdict and measures, so the run can still be
 compared. It loses its answer, replies, prompts and the forgotten passages. A question that is itself
-forgotten loses its row. Files that raypipe did not write are named and not changed.
+forgotten loses its row. The files of an unfinished run are deleted. Files that raypipe did not write are
+named and not changed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def trained_on(store: Store) -> list[Path]:
 
 
 def adapters_of(store: Store, gone: Gone, places: Sequence[Path]) -> dict[str, str]:
-    """Maps the name of each adapter that was trained on a folder with a forgotten text to its identity."""
+    """Returns name -> identity of the adapters that were trained on a folder with a forgotten text."""
     shown = {digest for *_, digest, rows in _of_plugins(places, gone) if rows}
     recipes = {name: adapter_recipe(store.files, name) for name in adapter_names(store.files)}
     found = {name: r for name, r in recipes.items() if r.get("labels", {}).get("digest") in shown}
@@ -70,8 +71,9 @@ def adapters_of(store: Store, gone: Gone, places: Sequence[Path]) -> dict[str, s
 
 
 def in_folders(store: Store, gone: Gone, places: Sequence[Path], write: bool) -> Iterator[FoundText]:
-    """Yields each run folder or plugin folder, in or below these places, that holds a forgotten text. With
-    `write` the texts are removed; a second call then yields nothing."""
+    """Yields each run folder or plugin folder, in or below these places, that holds a forgotten text. Also
+    yields the files of such a run folder that raypipe did not write. With `write` the texts are removed; a
+    second call then yields nothing."""
     for folder in _run_folders(places, store):
         table = RunFolder(folder).results
         rows = sum(r["id"] in gone.graded or _rests(r, gone) for r in each(table, metadata(table)["run"]))

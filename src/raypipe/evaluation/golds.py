@@ -26,8 +26,8 @@ from raypipe.runs.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.runs.record import AnswerKey, answer_keys, find
 from raypipe.store import Store
 
-FINAL = "final"  # name for the ranking at the end of a recipe, next to the names of scores
-LOOKED_AT = 1000  # judged documents that are looked up in the store before a run
+FINAL = "final"  # name of the recipe's final ranking, used like the name of a score
+LOOKED_AT = 1000  # most judged documents that are looked up in the store before a run
 
 FROM: dict[GoldForm, str] = {
     "answers": "answers. A line of CRAG's format has an `answer`; other files need a field of answers",
@@ -57,7 +57,7 @@ def scoring_of(
     """Returns the scoring of these questions: by `kind`, or for None by the kind they were read as. `judged`:
     True: a judge is given. Raises ConfError if the kind cannot use the rule, the judge or `labels`, and if a
     given `kind` scores answers but the recipe only ranks. Raises DataError if no question has a gold that a
-    given `kind` needs, and if none of the judged documents is stored."""
+    given `kind` needs, and if none of the first LOOKED_AT judged documents is stored."""
     store, recipe = pipeline.store, pipeline.recipe
     name = kind or kind_of_data(store, read, questions)
     opened = open_kind(name, rule, judged)
@@ -88,7 +88,7 @@ def scoring_of(
 
 
 def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:
-    """Maps question ids to their golds, with what `form` adds: judged documents, or annotators' answers."""
+    """Maps question ids to golds. Form `grades` adds judged documents, `annotators` adds their answers."""
     stored = {g.question: g for g in arrow.gold.records(store.rows("golds", "question", questions))}
     if form == "grades" and store.has("relevance"):
         found = store.rows("relevance", "question", questions)
@@ -143,7 +143,7 @@ def ranked_documents(
     question: Question, by: str, listed: Mapping[str, Sequence[str]], top: int
 ) -> dict[str, float]:
     """Returns the best `top` documents with their scores. A document has the score of its best passage. `by`:
-    name of a score of the hits, or `final` for the recipe's final order, whose scores are falling numbers.
+    name of a score of the hits, or `final` for the recipe's final order, whose ranks become falling scores.
     `listed`: source id -> ids of its documents."""
     best: dict[str, float] = {}
     scores = {h.chunk: h.scores[by] for h in question.hits if by in h.scores}
@@ -188,9 +188,9 @@ def stored_questions(store: Store) -> StoredQuestions:
 
 
 def kept_answers(store: Store, questions: Iterable[Question]) -> dict[str, AnswerKey]:
-    """Maps question ids to the answers of the last run that answered some of these questions. Omits failed
-    answers, answers whose run has no record any more, and questions with another text, body or time. Raises
-    ConfError without such a run."""
+    """Maps question ids to their answers in the last run that answered some of these questions. Omits answers
+    that are not stored, such as failed ones, answers whose run has no record, and questions with another
+    text, body or time. Raises ConfError without such a run."""
     by_id = {q.id: q for q in questions}
     if (before := earlier_run(store, by_id)) is None:
         raise ConfError(

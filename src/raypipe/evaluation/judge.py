@@ -62,7 +62,7 @@ MAX_TOKENS = 256  # limit of a judgement: a score and one sentence
 CAPPED_AT_ONCE = 100  # calls in flight under a cap, as many as a task has answers
 
 Spend: TypeAlias = Callable[[CallCounts], None]
-"""Receives the judge's counts before it makes further calls. Raises CapReached at a cap."""
+"""Function that receives the judge's counts before further calls. Raises CapReached at a cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class ModelJudge:
     kit: LocalKit
 
     def chats(self, row: Prediction, question: str) -> list[Chat]:
-        """Returns the chats that judge a prediction: one per truth by rule `official`, one with all truths by
-        rule `accuracy`. Returns no chats if the rule decides without a judge."""
+        """Returns the chats that judge a prediction: one per open truth by rule `official`, one with all open
+        truths by rule `accuracy`. Returns no chats if the rule decides without a judge."""
         truths, render = open_truths(row, self.rule), self.prompt.renderer()
         values = {"text": escape_markup(question), "prediction": escape_markup(row.prediction or "")}
         each = [{"truth": escape_markup(truth)} for truth in truths]
@@ -92,9 +92,9 @@ class ModelJudge:
         fresh: bool,
         spend: Spend | None = None,
     ) -> tuple[Mapping[str, str], JudgeLine]:
-        """Judges the open predictions. Returns the replies by question id, and the counts of the calls.
-        `texts`: question id -> question; `fresh`: ignore cached replies; `spend`: checks a cap before each
-        CAPPED_AT_ONCE calls. Raises ConfError if more than half of the replies are unreadable."""
+        """Judges the open predictions. Returns the deciding replies by question id, and the counts of the
+        calls. `texts`: question id -> question; `fresh`: ignore cached replies; `spend`: checks a cap before
+        each CAPPED_AT_ONCE calls. Raises ConfError if over half of the deciding replies are unreadable."""
         tally = CallCounts()
         memo = StoreMemo(store.uri, memo_versions(store), fresh)
         generate = retrying(cached(self.kit, memo, tally).generator(self.model), TRIES)

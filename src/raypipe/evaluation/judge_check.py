@@ -1,9 +1,9 @@
 """Checks of a judge against people's labels: agreement, corrected score, and answers to label next.
 
 Reads judged runs and labels; calls no model. The correction is prediction-powered inference (Angelopoulos et
-al. 2023). It treats answers that the judge called right, and answers that the judge called wrong, as two
-groups. In each group the labelled answers estimate the judge's error rate; the fewer they are, the wider is
-the interval.
+al. 2023). It forms two groups: answers that the judge called right, and answers that it called wrong. In each
+group, answers that were drawn at random and labelled estimate the judge's error rate; the fewer they are, the
+wider is the interval.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Agreement:
     judge_too_strict: int  # the judge says wrong, people say right
     agreement: float  # share of equal verdicts, 0..1
     interval: Interval  # 95 % interval of the agreement (Wilson)
-    kappa: float | None  # Cohen's: 0 is chance, 1 is perfect; None: both gave one verdict to all answers
+    kappa: float | None  # Cohen's: 0 is chance, 1 is perfect; None: all verdicts are the same
 
 
 def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
@@ -63,10 +63,10 @@ def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
 
 @dataclass(frozen=True, slots=True)
 class VerdictSample:
-    """Answers to which a judge gave one verdict, and how many of them people labelled."""
+    """Answers to which a judge gave one verdict, and their labels by people."""
 
     answers: int
-    labelled: int  # answers among these that were drawn at random and labelled
+    labelled: int  # labelled answers, drawn at random from these
     errors: int  # labelled answers for which people say the opposite
 
 
@@ -85,7 +85,7 @@ def corrected_score(
 ) -> CorrectedScore:
     """Corrects the score of a run for the errors of its judge, as estimated from people's labels.
 
-    `right`, `missing` and `wrong` count the questions that no judge decided; `called_right` and
+    `right`, `missing` and `wrong` count the questions whose verdict is not the judge's; `called_right` and
     `called_wrong` describe the answers with that verdict of the judge. The interval is the middle 95 % of a
     posterior over the shares of verdicts and both error rates, under Jeffreys' prior for the rates. Raises
     ValueError without answers, and if a verdict of the judge has answers but no labels.
@@ -143,7 +143,7 @@ class JudgeCheck:
 
 
 def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
-    """Checks a run's judge against people's labels. Raises DataError if no label is of the run's answers."""
+    """Checks a run's judge against people's labels. Raises DataError if all labels are of other answers."""
     verdicts = run.marks().verdicts
     judged = _judged(run, verdicts)
     pairs = [
@@ -225,9 +225,9 @@ def _corrected(
 def pick(
     run: JudgedRun, disagreements: int, at_random: int, seed: int, labels: PersonLabels | None = None
 ) -> list[dict[str, Any]]:
-    """Picks answers for people to label: some at random, the others where the judge disagrees most with the
-    word overlap of answer and truth. Leaves out answers with a label in `labels`. Raises ConfError if both
-    numbers are below 1, and DataError if the judge decided nothing."""
+    """Picks judged answers without a label in `labels`, for people to label. Some are drawn at random; for
+    the others, the judge's verdict is furthest from the word overlap of answer and truth. Raises ConfError if
+    both numbers are below 1, and DataError if the judge decided nothing."""
     if disagreements < 1 and at_random < 1:
         raise ConfError("judge pick: expected --disagreements N or --random N, found neither")
     marks = run.marks()
@@ -238,7 +238,7 @@ def pick(
         raise DataError(f"{run.name}: expected answers that a judge decided, found none. {how}")
     drawn = random.Random(seed).sample(open_, min(at_random, len(open_)))
     taken = {row.question for row, _ in drawn}
-    doubts = []  # (-distance, question): of the judge's verdict from the word overlap, above 0 and at most 1
+    doubts = []  # (-distance of the judge's verdict from the word overlap, question); 0 < distance <= 1
     for row, right in open_:
         said, *truths = (set(re.findall(r"\w+", t.lower())) for t in (row.prediction or "", *row.truths))
         overlap = max((len(t & said) / len(t) for t in truths if t), default=0.0)  # share of a truth's words

@@ -1,8 +1,9 @@
 """Predictions with a judge's replies and people's labels, ready to be scored, judged again, or compared.
 
 They come from the folder of a finished eval, or from a predictions file of any system. A line of labels.jsonl
-is a prediction with a `label`: right, wrong, unclear, or null if it is still open. A label belongs to an
-answer: another answer to the same question has no label. A label right or wrong outranks the judge's verdict.
+is a prediction with a `label`: right, wrong, unclear, or null if it is still open. A label belongs to the
+text of an answer: another answer to the same question has no label. A label right or wrong outranks rule and
+judge, except on an abstention.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class PersonLabels:
 
 
 def read_labels(path: Path) -> PersonLabels:
-    """Reads a file of labels; of two lines with the same answer, the later counts. Raises DataError."""
+    """Reads a file of labels; of several labels of an answer, the last counts. Raises DataError."""
     found: dict[AnswerOf, LabelledAnswer] = {}
     open_: dict[AnswerOf, Picked] = {}
     for line in filled(path):
@@ -87,7 +88,7 @@ def labelled(rows: Sequence[crag_rules.Prediction], labels: PersonLabels) -> lis
 
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
     """Appends a person's label to a file of labels, which is made if needed. `picked` is that of an earlier
-    line with this answer, else `chosen`. Raises DataError if the file has other lines."""
+    line with this answer, else `chosen`. Raises DataError if the file has malformed lines."""
     key = id, answer.strip()
     there = read_labels(path) if path.exists() else PersonLabels(str(path), {}, {})
     before = there.by_answer.get(key)
@@ -101,7 +102,7 @@ def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
 
 
 NEEDS_JUDGE = ("judge", "judge_unreadable")
-"""Reasons of verdicts that depend on a judge's reply."""
+"""Reasons of verdicts that a judge's reply decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +130,8 @@ class JudgedRun:
 
 def judged_run(path: Path, rule: crag_rules.Rule | None = None) -> JudgedRun:
     """Reads a run's folder, or a file of predictions. `rule`: the scoring rule; None: the run's own, or the
-    default rule if it has none. Drops a run's judge replies if the rule differs from its own. Raises
-    DataError for an unreadable folder or file."""
+    default rule if it has none. Leaves out a run's questions without gold answers, and its judge replies by
+    another rule. Raises DataError for an unreadable path, and for a file with replies by another rule."""
     if not path.is_dir():
         chosen = rule or "official"
         found = read_predictions(path, chosen)

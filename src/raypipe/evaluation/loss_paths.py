@@ -2,7 +2,7 @@
 
 A path is a chain of stages: the path of pages (parse, split, recall, rank, read), or a plugin's path, such as
 of a graph. The role of a stage on a path follows from its declarations: reads and writes, gate, and optional
-methods (`recipes.step_contract`). All functions are pure: `evaluation.losses` reads the store for them.
+methods (`recipes.step_contract`). Nothing here reads the store: `evaluation.losses` does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class EvidencePath(ABC):
 
     @abstractmethod
     def lost(self, e: GoldEvidence) -> LostAt:
-        """Returns the place on this path where the gold was lost, if the answer is wrong."""
+        """Returns the place on this path where the gold of a wrong answer was lost."""
 
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
         """Returns whether the gold got further on this path than on the path of pages. `own`, `pages`: places
@@ -64,7 +64,7 @@ class EvidencePath(ABC):
         return pages.loss == Loss.PAGES
 
     def add(self, question: Question, gold: Gold) -> None:  # noqa: B027, most count nothing
-        """Compares the replies on this path with the gold, and counts the result; by default does not."""
+        """Compares the replies on this path with the gold, and counts the result; by default does nothing."""
 
     def score(self) -> CallScore | None:
         """Returns the counts of `add`, or None if no gold covers these replies."""
@@ -111,8 +111,8 @@ class RecipePaths:
         return not later and bool(self.showing) and e.answered.origin not in self._not_of_pages
 
     def place(self, e: GoldEvidence) -> LostAt:
-        """Returns the place where the gold was lost, if the answer is wrong. Checks backwards: first the
-        answer, then the replies that `decide` chooses from, then the path on which the gold got furthest."""
+        """Returns the place where the gold was lost, for a wrong answer. Checks backwards: first the answer,
+        then the replies that `decide` chooses from, then the path on which the gold got furthest."""
         replies = e.answered.replies
         if e.gold.said(e.answered.answer):
             return LostAt(Loss.VERDICT)
@@ -129,7 +129,7 @@ class RecipePaths:
         return own if self._own.is_nearer(e, own, pages) else pages
 
     def place_of_documents(self, e: GoldEvidence) -> LostAt:
-        """Returns the place where the documents of `passages` were lost, if none is in the first ten."""
+        """Returns the place where the documents of `passages` were lost; the first ten must lack them."""
         if e.passages & set(e.answered.order) and self.ranking:
             last = self.ranking[-1]
             return LostAt(Loss.RERANK if "order" in last.step.reads() else Loss.FUSION, last.name)
@@ -138,7 +138,7 @@ class RecipePaths:
     # ------------------------------------------------------------ the pages
 
     def _on_pages(self, e: GoldEvidence) -> LostAt:
-        """Returns the place on the path of pages; without a stage that reads them, the one that answered."""
+        """Returns the place on the path of pages: if no stage reads passages, the stage that answered."""
         active = [s for s in self.showing if self.replied(s, e.answered)]
         saying, replies = [s for s in active if e.shown.get(s.name)], e.answered.replies
         # A stage may also reply from earlier replies that were made from pages. It counts as well if one of
@@ -159,8 +159,8 @@ class RecipePaths:
         return self._not_ranked(e) if e.passages else self._not_found(e)
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
-        """Returns the place if the final ranking omits the hits with the gold: the earliest of the last
-        rankings that lack them, or the search before it if its scores lack them."""
+        """Returns the place if hits have the gold and the final ranking lacks them: the first of the last
+        rankings that lack them, or the search before it if they lack the scores that it reads."""
         outs: list[tuple[Stage[Step], frozenset[str]]] = []
         for stage in self.ranking:  # each keeps the best `top` hits by the score that it writes
             own = named(stage.step.writes(), "hits")

@@ -1,4 +1,4 @@
-"""Finds the stage at which each wrong answer lost its gold, and scores routers against gold labels.
+"""Finders of the stage at which each wrong answer lost its gold, and scores of routers against gold labels.
 
 LossFinder gathers evidence for each question: the passages, contexts of replies, and sources that contain the
 gold. `loss_paths.RecipePaths` turns this evidence into a place, for right and wrong answers; `misses` keeps
@@ -54,8 +54,8 @@ class LossFinder:
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
     ) -> dict[str, LostAt]:
-        """Finds where each question's gold is lost, if its answer is wrong: question id -> place. `pairs`:
-        each question as asked, and as answered. Omits rankings, failures, and postponed questions."""
+        """Returns question id -> place where its gold was lost if its answer is wrong. `pairs`: each question
+        as asked, and as answered. Omits rankings, failures, postponed questions, and all without golds."""
         rows = [
             GoldEvidence(asked, answered, GoldText(golds[asked.id].answers), golds[asked.id].labels)
             for asked, answered in pairs
@@ -78,7 +78,7 @@ class LossFinder:
         return {id: self._paths.place(e) for id, e in self._postponed.items()}
 
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
-        """Adds the passages, contexts and sources that contain the gold."""
+        """Adds the passages, contexts and sources that contain the gold to each question's evidence."""
         chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
         texts = dict(zip(chunks, await self._index.texts(chunks), strict=True))
         held_by = [[h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk])] for e in rows]
@@ -116,8 +116,8 @@ class LossFinder:
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
     def _search_store(self) -> None:
-        """Finds the postponed golds in the parsed texts, for each question until a passage contains its gold.
-        Then looks for golds that no text contains in the content of all sources."""
+        """Searches the parsed texts for the postponed golds, each until a passage contains it. Then searches
+        the content of all sources for golds that no text contains."""
         p, postponed = self._pipeline, self._postponed
         by_word = _by_first_word(postponed.values())
         for batch in p.store.batches(p.recipe.texts_table, ["source", "text"]):
@@ -156,12 +156,12 @@ def _candidates(text: str, by_word: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def misses(found: Mapping[str, LostAt], right: Mapping[str, bool | None]) -> dict[str, LostAt]:
-    """Keeps the places of the questions whose answers are wrong. `right`: question id -> verdict."""
+    """Keeps the places of the questions whose answers are wrong. `right`: id -> whether it is right."""
     return {id: place for id, place in found.items() if right.get(id) is False}
 
 
 class RankingLossFinder:
-    """Finder for questions with judged documents; one among the first ten makes a ranking right."""
+    """Finder for judged documents. A relevant one among the first ten makes a ranking right."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.notes: list[str] = []
@@ -170,7 +170,7 @@ class RankingLossFinder:
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
     ) -> dict[str, LostAt]:
-        """Finds where each question's documents are lost, if its ranking is wrong: question id -> place.
+        """Returns question id -> place where its relevant documents were lost if its ranking is wrong.
         `pairs`: each question as asked, and as answered. Omits questions without relevant documents."""
         asked_golds = (golds[asked.id] for asked, _ in pairs if asked.id in golds)
         relevant = {g.question: {d for d, grade in g.grades.items() if grade > 0} for g in asked_golds}

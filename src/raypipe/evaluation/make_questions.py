@@ -1,10 +1,10 @@
 """Test questions made from a store's documents: a model writes them from drawn passages; checks reject bad
 ones.
 
-A passage is a run of sentences, up to PASSAGE_CHARS, of a source's text as `parse` gives it; its span refers
-to that text. The draw depends only on the seed and the documents. Rules and further calls of the model check
-each question. All calls go through the memo, so a stopped run resumes where it was, and a run for more
-questions only calls the model for the additional ones.
+A passage is a run of sentences, up to PASSAGE_CHARS, of a source's text as `parse` gives it; the passage's
+span refers to that text. The draw depends only on the seed and the documents. Rules and further calls of the
+model check each question. The caller's model caches its calls in the memo. So a stopped run resumes where it
+was, and a run for more questions calls the model only for the additional ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Draw:
     corpus: Bm25Corpus = field(repr=False)  # words of the passages
 
     def like(self, text: str, without: str | None, top: int) -> list[DrawnPassage]:
-        """Returns the passages most like a text (BM25), best first; none of source `without`."""
+        """Returns the `top` passages most like a text (BM25), best first; none of source `without`."""
         query, _ = analyse(text, "stems")
         k1, b = DEFAULTS["lucene"]
         found, values = scores(self.corpus, np.unique(query), "lucene", k1, b)
@@ -69,7 +69,8 @@ class Draw:
 
 
 def draw(store: Store, seed: int) -> Draw:
-    """Draws passages from a store: from its first MOST_DOCUMENTS documents, in an order given by the seed."""
+    """Draws passages from at most MOST_DOCUMENTS documents of a store; the seed decides choice and order.
+    Keeps at most MOST_OF_ONE passages of a document and MOST_PASSAGES in all."""
     kinds = arrow.with_id_texts(store.scan("sources", ["id", "kind"]).to_pylist())
     names, rounds, unreadable = _names(store), dict[str, list[DrawnPassage]](), 0
     found = [r["id"] for r in kinds if r["kind"] in KINDS and r["id"] in names]
@@ -101,7 +102,8 @@ def _texts(store: Store, ids: Sequence[str], at_once: int = 50) -> Iterator[tupl
 
 
 def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[DrawnPassage]:
-    """Cuts a text into consecutive passages. Drops those that are not prose or have hidden text."""
+    """Cuts a text into consecutive passages. Drops a passage that is too short or long, has one sentence, is
+    not prose, or has hidden text."""
     text, out, spans = page.text, list[DrawnPassage](), sentences(page.text)
     while spans:
         n = 1
@@ -181,7 +183,7 @@ class MadeSet:
 
 def candidates(draw: Draw, wanted: int) -> list[Candidate]:
     """Returns the candidates of a draw, at most CANDIDATES per wanted question. If a kind needs two passages,
-    the second is the most similar passage of another document."""
+    the second is the most similar passage of another document; without one, the kind becomes `fact`."""
     found: list[Candidate] = []
     kinds = cycle(MIX)
     for passage in draw.passages:
@@ -207,7 +209,7 @@ async def make(
     prompts: Mapping[str, Prompt],
     advance: Callable[[MadeSet], None] = lambda made: None,
 ) -> MadeSet:
-    """Makes questions from candidates, in order, until `wanted` are kept."""
+    """Makes questions from candidates in order until `wanted` are kept. Calls `advance` after each batch."""
     made, seen = MadeSet(), list[frozenset[str]]()
     for some in batches(planned, AT_ONCE):
         if len(made.kept) >= wanted:
@@ -244,7 +246,8 @@ def shown(passages: Sequence[DrawnPassage]) -> str:
 
 
 def agrees(said: str, text: MadeText) -> bool:
-    """Returns whether an answer has all items of a list, or the words or AGREES_F1 of another gold."""
+    """Returns whether an answer agrees with a gold. It has all items of a list; or it contains another gold,
+    or reaches a token F1 of AGREES_F1."""
     if text.items:
         return all(overlap.contains(said, [item]) for item in text.items)
     return bool(overlap.contains(said, text.answers)) or overlap.token_f1(said, text.answers) >= AGREES_F1
@@ -257,8 +260,8 @@ async def _checked(
     prompts: Mapping[str, Prompt],
     made: MadeSet,
 ) -> list[tuple[Candidate, MadeText]]:
-    """Keeps the questions that the model answers from their passages only; unanswerable ones if it abstains,
-    given their passage and NEAR similar ones. Counts rejections in `made`."""
+    """Keeps a question if the model answers it from its passages, and not without them. Keeps an unanswerable
+    one if the model abstains, given its passage and NEAR similar ones. Counts rejections in `made`."""
     if not texts:
         return []
     answer, alone = prompts["answer"].renderer(), prompts["alone"].renderer()

@@ -21,10 +21,10 @@ class EvalOptions:
     """Options of an eval. Each field has the default of the command line."""
 
     format: Format | None = None  # format of the data; None: detected
-    kind: str | None = None  # crag, qa, ranking or MODULE:NAME; None: as ingested, else the format's
+    kind: str | None = None  # crag, qa, qasper, ranking or MODULE:NAME; None: as ingested
     fields: Fields | None = None  # role -> field of a row, or "query=question"; None: common names are tried
     limit: int | None = None  # number of first questions to run; None: all
-    only: Sequence[str] | None = None  # ids of stored questions to run; None: all
+    only: Sequence[str] | None = None  # ids of stored questions to run; None: those of the data, else all
     rule: Rule | None = None  # rule of scoring, for kinds that have rules; None: official
     judge: str | None = None  # judge of what the rule leaves open: a generator, or MODULE:NAME
     labels: str | Path | None = None  # file of people's labels (labels.jsonl), which outrank the judge
@@ -38,7 +38,7 @@ class EvalOptions:
     max_usd: float | None = None  # cap on the cost of everything with a price
     max_hours: float | None = None  # cap on wall time
     on_plan: Callable[[Plan], object] = lambda plan: None  # receives the plan before anything runs
-    check: bool = True  # raise FaultBudgetExceeded after the report is written
+    check: bool = True  # after the report, raise FaultBudgetExceeded for too many lost rows
     began: float | None = None  # start of the command by perf_counter, in seconds; None: now
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Oracle runs: golds replace the output of stages, to show how much better stages could gain at most.
+"""Oracle runs: golds replace the output of stages, to show the most that better stages could gain.
 
-Oracle `passages` replaces the ranking by the passages that contain a gold: remaining errors arise after it.
-Oracle `answer` replaces each reply made from passages: by the gold if the passages contain it, else by "i
-don't know". Remaining errors arise before it.
+Oracle `passages` replaces the ranking by the passages that contain a gold: remaining errors arise after it. A
+question without such passages keeps its ranking. Oracle `answer` replaces each reply made from passages: by
+the gold if the passages contain it, else by "i don't know". Remaining errors arise before it.
 
 The evaluation inserts the golds into the recipe as fields of stages, so its digest covers them. No other step
 can read them. The record names the oracle, and such a run cannot be promoted to a release.
@@ -45,7 +45,7 @@ MOST = 20  # gold passages of one question, if the replaced step has no `top`: a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OraclePassages:
-    """A step that replaces the ranking by the passages with the gold, if there are any."""
+    """A step that replaces the ranking by the passages with the gold, or keeps it if there are none."""
 
     order: Mapping[str, tuple[str, ...]]  # question id -> chunk ids
 
@@ -115,7 +115,7 @@ class OracleAnswer:
 
 
 def require_stage(recipe: Recipe, oracle: Oracle) -> None:
-    """Raises ConfError if the recipe has no stage that the oracle can replace."""
+    """Raises ConfError if the oracle has no stage to replace, or `answer` would replace one from outside."""
     stages, does = _ranking(recipe), "ranks passages"
     if oracle == "answer":
         stages, does = _answering(recipe), "answers from passages"
@@ -160,7 +160,7 @@ def _ranking(recipe: Recipe) -> list[Stage[Step]]:
 
 
 def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
-    """Returns a stage with the gate of `of`. Its class is recorded as MODULE:NAME: no verb has it."""
+    """Returns a stage with the gate of `of`. Its class is recorded as MODULE:NAME, since it has no verb."""
     _, plugin = step_class(f"{__name__}:{type(step).__name__}")
     return Stage(name, step, of.when, plugin)
 

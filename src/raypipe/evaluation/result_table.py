@@ -1,8 +1,7 @@
 """results.parquet: one row per question of a run, for `compare`, the viewer, fits and exports.
 
 Rows are written in batches while the answers are collected, each batch as a row group. Verdicts are added at
-the end, a row group at a time, so memory does not grow with the questions. docs/formats.md describes the
-columns.
+the end, a row group at a time, so that never all rows are in memory. docs/formats.md describes the columns.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from raypipe.store.index import file_address
 from raypipe.text.context import place
 from raypipe.text.moments import moment
 
-TEXTS = 20  # passages stored with their text, in rank order; final ranking and quotes always have it
+TEXTS = 20  # first hits that are stored with their text; the final ranking and quotes always are
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _SCORES = pa.map_(_TEXT, _FLOAT)
@@ -59,7 +58,7 @@ _HITS = _records(
     **_SPAN,
     scores=_SCORES,
     ranked=_BOOL,
-    text=_TEXT,  # null: ranked after the first TEXTS
+    text=_TEXT,  # null: not in the final ranking, after the first TEXTS hits
 )
 SCHEMA = pa.schema(
     [
@@ -73,9 +72,9 @@ SCHEMA = pa.schema(
         ("outcome", _TEXT),
         ("origin", _TEXT),  # name of the reply that the answer came from
         ("confidence", _FLOAT),  # stated confidence of that reply; null: its step states none
-        ("verdict", _TEXT),  # null: no gold
+        ("verdict", _TEXT),  # null: no gold, or a kind of data without verdicts
         ("reason", _TEXT),
-        ("judge_response", _TEXT),  # null: no judge was called
+        ("judge_response", _TEXT),  # null: no reply
         ("replies", _REPLIES),
         ("hits", _HITS),  # the final ranking, best first, then the other candidates
         ("quotes", _records(source=_TEXT, **_SPAN, text=_TEXT)),
@@ -86,14 +85,14 @@ SCHEMA = pa.schema(
         ("measures", _SCORES),  # measure of the kind of data -> value; null: no gold
         ("seen", _BOOL),  # true: a fit or adapter of the recipe has seen it, so its scores are too good
         ("kept", _TEXT),  # earlier run whose answer --only-new kept; null: this run's recipe answered it
-        ("lost", _TEXT),  # name in metrics.losses.places; null: right, or not scored
-        ("lost_step", _TEXT),  # stage of that place; null: nothing was lost, or before all stages
+        ("lost", _TEXT),  # name in metrics.losses.places; null: right, not scored, or kept
+        ("lost_step", _TEXT),  # stage of that place; null: none
     ]
 )
 
 
 def needed_texts(question: Question) -> list[str]:
-    """Returns ids of the passages whose text the table stores."""
+    """Returns ids of the passages whose text the table stores: the first TEXTS, ranked and quoted ones."""
     shown = [h.chunk for h in ranking(question)[:TEXTS]]
     quoted = (chunk_id(q.source, q.span) for q in quotes_of(question))
     return list(dict.fromkeys([*shown, *question.order, *quoted]))
@@ -175,7 +174,7 @@ def _hits(
 
 class ResultTable:
     """Writer of results.parquet, as a context manager. `add` writes each batch to a draft, and `finish` makes
-    the file from it. The draft is deleted in any case."""
+    the file from it. On exit, the draft is deleted in any case."""
 
     def __init__(self, path: Path) -> None:
         self.about: dict[str, str] = {}  # metadata of the file: run, store, and reason for missing prompts
@@ -206,7 +205,7 @@ class ResultTable:
         scores: RunScores,
         lost: Mapping[str, LostAt] = MappingProxyType({}),
     ) -> None:
-        """Adds the verdicts and moves the file to its path. `lost`: question id -> place of a miss."""
+        """Adds verdicts, measures and places of losses (`lost`), and moves the file to its path."""
         with writing(self._path):
             self._writer.close()
         verdicts = {v.question: v for v in marks.verdicts}
@@ -240,8 +239,9 @@ _EVIDENCE = ("replies", "hits", "quotes", "evidence")  # long columns that no da
 
 
 def flat_rows(path: Path, kind: str) -> list[dict[str, Any]]:
-    """Returns the rows of a run's table for a data frame: measures and labels become columns, lists texts,
-    the time a datetime. `kind`: of the run's record. Raises ConfError if its code is missing."""
+    """Returns the rows of a run's table for a data frame, without the columns _EVIDENCE. Measures and labels
+    become columns, golds a text, faults their number, the time a datetime. `kind`: of the run's record.
+    Raises ConfError if its code is missing."""
     opened, columns = recorded_kind(kind), [n for n in SCHEMA.names if n not in _EVIDENCE]
     rows = read_table(path, columns).to_pylist(maps_as_pydicts="strict")
     return [_flat_row(row, opened) for row in rows]
@@ -272,7 +272,7 @@ def _flat_row(row: Mapping[str, Any], kind: DataKind) -> dict[str, Any]:
 
 
 def verdict_of(answer: str | None, right: bool | None) -> str:
-    """Names a verdict for people. `right` None: not scored.
+    """Returns a verdict in words for people. `right` None: not scored.
 
     >>> verdict_of("I don't know.", False), verdict_of("Paris", True), verdict_of(None, None)
     ("i don't know", 'right', 'not scored')

@@ -44,7 +44,7 @@ class ScoredRun:
 
 
 def scored_run(path: Path, rule: crag_rules.Rule) -> ScoredRun:
-    """Reads a run folder's measures, or scores a file of predictions. Raises DataError for another path."""
+    """Reads a run folder's measures, or scores a file by `rule`. Raises DataError for another path."""
     if not path.exists():
         raise DataError(
             f"{path}: expected the folder of a finished eval or a file of predictions, found nothing there"
@@ -100,7 +100,7 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
-    """Removes the questions that a fit of any run has seen. Raises DataError if a run then has none."""
+    """Removes the questions that a fit of any run has seen. Raises DataError if a run loses all."""
     seen = frozenset[str]().union(*(r.seen for r in runs))
     rest = [replace(r, values={q: v for q, v in r.values.items() if q not in seen}) for r in runs]
     for before, after in zip(runs, rest, strict=True):

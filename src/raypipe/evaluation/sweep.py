@@ -5,7 +5,7 @@ verdicts on single questions, vary by chance. The caller passes in the function 
 
 The best of several points looks better than it is, since these questions choose it: the best of eight equal
 points is ahead by 1.4 standard errors. So p values are corrected for the number of points. The winner is
-scored again on questions that the sweep did not see.
+scored again on questions that the sweep did not see, if some are left.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Sweep:
     """Result of a sweep."""
 
     measure: str  # measure whose mean is the score
-    questions: int  # questions that each point answered
+    questions: int  # questions that each point ran on
     scored: int  # questions that all points score
     seed: int
     points: tuple[PointResult, ...]  # the first is the baseline of the others
@@ -118,17 +118,18 @@ def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: S
 
 
 def measure_of(kind: str, name: str | None) -> Measure:
-    """Returns the measure that ranks points; `name` None: the first. Raises ConfError for an unfit one."""
+    """Returns the measure that ranks points; `name` None: the first. Raises ConfError if less is better."""
     first = recorded_kind(kind).measures[0]
     found = first if name is None else named_measure(name, kind, f"--measure {name}")
     if found.less_is_better:
         why = f"never answering would win. Use a measure where more is better, such as {first.name}"
-        raise ConfError(f"--measure {name}: it cannot rank a sweep: {why}")
+        raise ConfError(f"--measure {found.name}: it cannot rank a sweep: {why}")
     return found
 
 
 def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str], list[str]]:
-    """Draws `sample` questions, and as many others to score the winner again. None: all, and no others."""
+    """Draws `sample` questions, and up to as many others to score the winner again. If `sample` is None or at
+    least the number of ids, returns all, and no others."""
     every = sorted(ids)
     if sample is None or sample >= len(every):
         return every, []
@@ -155,7 +156,7 @@ def planned(
 
 
 Run: TypeAlias = Callable[[Recipe, Sequence[str], Path], Evaluation]
-"""Runs an eval: (recipe, ids of stored questions, folder of the report) -> result."""
+"""Function that runs an eval: (recipe, ids of stored questions, folder of the report) -> result."""
 
 
 def sweep(
@@ -168,9 +169,9 @@ def sweep(
     out: Path,
     measure: Measure,
 ) -> Sweep:
-    """Runs every point on `ids`. If there are `unseen` questions, then runs the winner on them and, if
-    another point is the first, that one, too. The score of a point is the mean of `measure`. Raises DataError
-    if no question is scored at all points."""
+    """Runs every point on `ids`. If there are `unseen` questions, runs the winner on them, and also the first
+    point if another point won. The score of a point is the mean of `measure`. Raises DataError if no question
+    is scored at all points."""
     done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
     runs = [scored_run(d.folder.path, "official") for d in done]
     scored = [{q for q, v in r.values.items() if measure.name in v} for r in runs]
@@ -221,8 +222,8 @@ def sweep(
 
 
 def _calls_per_question(done: Evaluation) -> float | None:
-    """Returns the calls of the question half per question, cached ones included, from this run, or else from
-    the last run of the recipe that answered some; None if there is none."""
+    """Returns the calls of the question half per question, cached ones included. They come from this run, or
+    else from the recipe's last run that answered questions; None without one."""
     store = Store.open(done.record.store)
     for run in (done.record, *recent(store, LOOKED_BACK)):
         if run.digest != done.record.digest:
@@ -253,12 +254,12 @@ class Repeats:
     mean: float | None  # mean of the scores
     spread: float  # standard deviation of the scores
     moved: int  # questions whose verdict differs between runs
-    verdicts: tuple[Conclusion, ...]  # each later run against the first: same, or cannot tell
+    verdicts: tuple[Conclusion, ...]  # each later run against the first; (): nothing was scored
     questions: tuple[RepeatedQuestion, ...]  # sorted by id
 
 
 def repeats(runs: Sequence[ScoredRun]) -> Repeats:
-    """Returns mean and spread of scores and questions. Raises DataError for runs of other questions."""
+    """Computes mean and spread of scores and questions. Raises DataError for runs of other questions."""
     ids = sorted(runs[0].values)
     for run in runs[1:]:
         if sorted(run.values) != ids:

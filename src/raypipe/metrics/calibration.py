@@ -1,11 +1,11 @@
 """Calibration of answers: fitted probabilities that they are right, their reliability, and weights of
 rankers.
 
-Pure functions on arrays; none depends on a question. Logistic regression has a ridge whose strength is chosen
-by cross-validation. Ranking measures are step functions of the weights, without a slope. Coordinate ascent
-needs none (Metzler and Croft 2007); for two weights it is exact up to the grid. Reliability diagram and
-expected calibration error: Naeini, Cooper and Hauskrecht 2015, in bins of equally many answers (Nixon et al.
-2019). Risk and coverage: El-Yaniv and Wiener 2010.
+Pure functions on arrays; only `stated_calibration` joins questions by id. Logistic regression has a ridge,
+whose strength is chosen by cross-validation. Ranking measures are step functions of the weights, so they have
+no slope. Coordinate ascent needs none (Metzler and Croft 2007); with two weights it searches one line, as
+finely as its grid. Reliability diagram and expected calibration error: Naeini, Cooper and Hauskrecht 2015, in
+bins of equally many answers (Nixon et al. 2019). Risk and coverage: El-Yaniv and Wiener 2010.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy.typing as npt
 from raypipe.metrics.paired_tests import Floats, Interval, rate_interval
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Strengths of the ridge, for features of variance 1. A weight w costs strength / 2 x w^2; a question costs
-some .7."""
+"""Strengths of the ridge, for features of variance 1. A weight w adds strength / 2 x w^2 to the loss; an
+undecided question adds some .7."""
 _ON_BIAS = 1e-9  # ridge on the bias: without it the cost has no minimum if all rows are right
 
 
@@ -32,7 +32,7 @@ class LogisticFit:
     weights: Floats  # (features,) log odds for each unit of a feature
     means: Floats  # (features,)
     strength: float  # strength of the ridge
-    held_out: Floats  # (rows,) probability of each row, from a fit to the other folds: unbiased
+    held_out: Floats  # (rows,) probability of each row, by a fit to the other folds only
 
 
 def sigmoid(z: Floats) -> Floats:
@@ -77,7 +77,7 @@ def log_loss(p: Floats, right: Floats) -> float:
 
 
 def least(x: Floats, right: Floats, strength: float) -> tuple[float, Floats]:
-    """Finds the bias and weights with the least log loss plus ridge, a convex sum. The bias costs nothing."""
+    """Finds the bias and weights with the least log loss plus ridge, a convex sum."""
     from scipy.optimize import minimize  # half a second of import, needed only here
 
     rows = np.hstack([np.ones((len(x), 1)), x])
@@ -96,16 +96,17 @@ def least(x: Floats, right: Floats, strength: float) -> tuple[float, Floats]:
 # ---------------------------------------------------------------- coordinate ascent
 
 FACTORS = (0.0, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.18, 1.4, 2.0, 4.0)
-"""Factors by which a weight is multiplied in turn; the other weights share the rest. After three rounds two
-neighbours differ by some 5 %, which moves no measure by more than its noise."""
-LEAST = 0.02  # share of all weights at which a weight of 0 is tried again
-ROUNDS = 10
+"""Factors by which each weight is multiplied in turn; then all weights are scaled to sum to 1. After three
+rounds, weights tried next to each other differ by some 5 %, which moves no measure by more than its noise."""
+LEAST = 0.02  # least weight that a factor multiplies, so that a weight of 0 can rise again
+ROUNDS = 10  # most rounds from one start
 GAIN = 1e-6  # least gain that counts: less than one rank of one question in a million
 
 
 def climb(value: Callable[[Floats], float], starts: Sequence[Floats]) -> tuple[Floats, float]:
-    """Finds weights of at least 0 that sum to 1 and maximize `value`. Returns them with their value. Among
-    equally good ones, the first start wins: put preferred weights first."""
+    """Searches for weights of at least 0, with sum 1, that maximize `value`. Climbs from each start, and may
+    end at a local maximum. Returns the best weights with their value. Of results that are equal within GAIN,
+    the earliest start's wins: put preferred weights first."""
     best: tuple[Floats, float] | None = None
     for start in starts:
         w = _shares(start)
@@ -131,7 +132,7 @@ def _shares(w: Floats) -> Floats:
 
 
 BINS = 10  # bins of a reliability diagram
-FEWEST = 50  # answers in a report: five a bin
+FEWEST = 50  # fewest answers of a report: five in each bin
 CURVE_POINTS = 50  # most points of a risk-coverage curve
 _RESAMPLES = 1_000  # draws of a bootstrap: at 200 answers its ends then vary by about .003
 
@@ -160,9 +161,9 @@ class CalibrationReport:
     """Calibration of the probabilities of some answers."""
 
     n: int  # answers
-    ece: float  # expected calibration error: mean distance of a bin's probability from its `right`
-    ece_interval: Interval  # percentile bootstrap over answers; includes the noise of the bins
-    ece_if_perfect: float  # `ece` of as many answers with exact probabilities: only noise
+    ece: float  # expected calibration error: mean distance of a bin's `mean` from its `right`, over answers
+    ece_interval: Interval  # 95 %, by bootstrap over answers; includes the noise of the bins
+    ece_if_perfect: float  # mean `ece` if the probabilities were exact, by simulation: only noise
     brier: float  # mean squared distance of the probability from the outcome
     log_loss: float
     risk_area: float  # mean risk over all coverages (AURC): 0 at best; by chance, the share of wrong answers
@@ -173,7 +174,7 @@ class CalibrationReport:
 
 def calibration(p: Floats, right: Floats) -> CalibrationReport:
     """Compares the probabilities of answers with their outcomes. `p`: (answers,) in 0..1. `right`: (answers,)
-    of 0 and 1. Both have at least one."""
+    of 0 and 1. Needs at least one answer."""
     rng, order = np.random.default_rng(0), np.argsort(-p, kind="stable")
     risks = np.cumsum(1 - right[order]) / np.arange(1, len(p) + 1)
     at = np.unique(np.linspace(1, len(p), min(CURVE_POINTS, len(p))).round().astype(int))
@@ -204,7 +205,7 @@ def stated_calibration(
     stated: Mapping[str, float | None], right: Mapping[str, bool | None]
 ) -> CalibrationReport | None:
     """Measures the calibration of stated confidences (question id -> confidence). Returns None if a scored
-    answer states none, or if fewer than FEWEST answers are scored."""
+    answer states none, or if fewer than FEWEST answers are scored. In `right`, None means not scored."""
     pairs = [(p, fine) for id, p in stated.items() if (fine := right.get(id)) is not None]
     known = [(p, fine) for p, fine in pairs if p is not None]
     if len(known) < max(FEWEST, len(pairs)):
@@ -218,7 +219,7 @@ def _ends(values: list[float], found: float) -> Interval:
 
 
 def _binned(p: Floats) -> list[npt.NDArray[np.int64]]:
-    """Returns the indices of each bin's answers: bins of equal size, by rising probability."""
+    """Returns the indices of each bin's answers: bins of nearly equal size, by rising probability."""
     return [b for b in np.array_split(np.argsort(p, kind="stable"), BINS) if len(b)]
 
 
@@ -232,16 +233,18 @@ def ece(p: Floats, right: Floats) -> float:
 
 
 def risk_area(p: Floats, right: Floats) -> float:
-    """Computes the mean over k of the share of wrong answers among the k surest."""
+    """Computes the mean over all k of the share of wrong answers among the k surest."""
     wrong = 1 - right[np.argsort(-p, kind="stable")]
     return float(np.mean(np.cumsum(wrong) / np.arange(1, len(p) + 1)))
 
 
 def best_threshold(p: Floats, answered: Floats, abstained: Floats) -> float:
-    """Finds the threshold of probability with the largest sum of values. Answers above it are given.
+    """Finds the threshold of probability with the largest sum of values. An answer is given if its
+    probability is at least the threshold.
 
     Arrays are (answers,): probability, value of giving the answer, value of abstaining. Among equally good
-    thresholds, the lowest wins: the middle between two probabilities, or 0 if all answers are given.
+    thresholds, the lowest wins. It is 0 if all answers are given. Else it is the middle between two
+    neighbouring probabilities, or between the largest one and 1.
 
     >>> best_threshold(np.array([0.2, 0.4, 0.9]), np.array([-1.0, 1.0, 1.0]), np.zeros(3))
     0.30000000000000004

@@ -1,19 +1,22 @@
 """Scoring rules that give each answer a verdict: CRAG's two, and one that needs no judge. Pure functions;
 they read judge replies and call no judge.
 
-- `official`: the evident intent of the published evaluator. "i don't know" is missing. A prediction is right
-  if it equals a truth, or if both contain "invalid". It is wrong for a truth if only one of them contains
-  "invalid". A judge decides everything else, and replies in JSON with `score` 0 or 1.
-- `words`: raypipe's own, for answers in sentences. "i don't know" is missing. An answer is right if it
-  contains the words of a truth, one after the other, else wrong. A reply cut at its length is wrong, and so
-  is an answer of over MOST_WORDS words. A truth that is a boolean, or one stop word, decides nothing.
-- `accuracy`: the evaluator of the earlier contest versions, by which most published runs were scored. "i
-  don't know" is missing. A prediction is right if it equals a truth, or if the judge's reply contains "true".
+- `official`: the evident intent of the published evaluator. A prediction that contains "i don't know" is
+  missing. A prediction is right if it equals a truth, or if both contain "invalid". It is wrong for a truth
+  if only one of them contains "invalid". A judge decides everything else, and replies in JSON with `score` 0
+  or 1.
+- `words`: raypipe's own, for answers in sentences. An answer that contains "i don't know" is missing. An
+  answer is right if it contains the words of a truth, one after the other, else wrong. A reply cut at its
+  length is wrong, and so is an answer of over MOST_WORDS words. A truth that is a boolean, or one stop word,
+  is ignored; without another truth the answer is unscored.
+- `accuracy`: the evaluator of the earlier contest versions, by which most published runs were scored. A
+  prediction that contains "i don't know" is missing. It is right if it equals a truth, or if the judge's
+  reply contains "true".
 
-Texts are compared stripped and in lower case, and not normalized further: "yes." is not "yes". A prediction
-has one judge reply, however many truths it has. The judge is asked whether it meets any of them, so the reply
-counts if at least one truth is open. A prediction that needs a judge and has no reply is `unscored`: it is
-counted, but is in no share.
+By `official` and `accuracy`, texts are compared stripped and in lower case, and not normalized further:
+"yes." is not "yes". A prediction has one judge reply, however many truths it has: the judge decides whether
+the prediction meets any of them. The reply counts if the rule leaves at least one truth open. A prediction
+that needs a judge and has no reply is `unscored`: it is counted, but is in no share.
 """
 
 from __future__ import annotations
@@ -46,13 +49,13 @@ VerdictOutcome: TypeAlias = Literal["correct", "exact", "missing", "hallucinatio
 Reason: TypeAlias = Literal[
     "equal",  # exact
     "both_invalid",  # correct: "invalid" in the prediction and in a truth
-    "judge",  # correct or hallucination: the judge said so
+    "judge",  # correct or hallucination: the judge's reply decided
     "judge_unreadable",  # hallucination: the judge's reply is no judgement
-    "one_invalid",  # hallucination: for every truth, either it or the prediction has "invalid", not both
+    "one_invalid",  # hallucination: only the prediction has "invalid", or all truths and not the prediction
     "abstained",  # missing
     "no_judge_reply",  # unscored
     "no_prediction",  # unscored: the question failed
-    "words",  # rule words: the answer contains a truth, or it contains none
+    "words",  # correct or hallucination by rule words: the answer contains a truth, or none
     "cut",  # hallucination by rule words: the reply was cut at its length
     "wordy",  # hallucination by rule words: over MOST_WORDS words
     "no_words",  # unscored by rule words: no truth has words to look for
@@ -74,10 +77,10 @@ class Prediction:
     question: str  # question id
     prediction: str | None  # None: the question failed
     truths: tuple[str, ...]  # the answer, then its alternatives; () only if there are grades
-    judge_response: str | None = None  # as the judge wrote it, may be ""; None: no judge was asked
+    judge_response: str | None = None  # as the judge wrote it, may be ""; None: no reply
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # judged document -> relevance
-    ranked: tuple[str, ...] | None = None  # ids of documents, best first; None: it failed, or none is wanted
+    ranked: tuple[str, ...] | None = None  # ids of documents, best first; None: failed, or not scored by rank
     annotators: tuple[AnnotatorAnswer, ...] = ()  # annotators' answers to a question about a paper
     evidence: tuple[str, ...] = ()  # paragraphs of the paper that the answer rests on
     cut: bool = False  # the reply that became the answer was cut at its length
@@ -125,7 +128,7 @@ class RuleScore:
     rule: str  # as `rule_id` names it
     score: CragScore
     interval: tuple[float, float] | None  # 95 % interval of the score; None if nothing was scored
-    bounds: tuple[float, float] | None  # score over all rows if every unscored one is wrong, and if right
+    bounds: tuple[float, float] | None  # score over all rows if unscored ones are all wrong, and if all right
     controls: Mapping[str, CragScore]  # constant answer -> its score on the same truths
     slices: tuple[Slice, ...]
     words: float | None = None  # mean words of answers that do not abstain; None: no such answer
@@ -218,7 +221,8 @@ def _from_outside(rule: Rule) -> tuple[Callable[[Prediction], VerdictOutcome], P
 
 
 def rule_id(rule: Rule) -> str:
-    """Returns the name of a rule in a report, from outside with a digest. Raises ConfError if unknown."""
+    """Returns a rule's name in reports. A rule from outside is named by its path and source digest. Raises
+    ConfError for an unknown rule."""
     if is_path(rule):
         return f"{rule}@{_from_outside(rule)[1].source[:8]}"
     if rule not in RULES:
@@ -227,7 +231,7 @@ def rule_id(rule: Rule) -> str:
 
 
 def open_truths(row: Prediction, rule: Rule) -> tuple[str, ...]:
-    """Returns the truths that a rule leaves to a judge, in order. (): the rule decides by itself."""
+    """Returns the truths that a rule leaves to a judge, in order; () also if the question failed."""
     if _outcome(replace(row, judge_response=None), rule) != ("unscored", "no_judge_reply"):
         return ()
     return tuple(t for t in row.truths if rule == "accuracy" or "invalid" not in t.lower())
@@ -257,8 +261,8 @@ def score(rows: Iterable[Prediction], rule: Rule) -> CragScore:
 
 
 def bounds(score: CragScore) -> tuple[float, float] | None:
-    """Returns the least and the largest possible score over all predictions. Unscored ones are all wrong in
-    the first, all right in the second. None without predictions."""
+    """Returns the least and the largest possible score over all predictions. The least counts unscored ones
+    as wrong, the largest counts them as right. None without predictions."""
     if not score.total:
         return None
     low = (2 * score.n_correct + score.n_miss) / score.total - 1
@@ -266,9 +270,10 @@ def bounds(score: CragScore) -> tuple[float, float] | None:
 
 
 def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
-    """Scores the same constant answer to every question on these truths, as a floor.
+    """Scores two constant answers to every question, "i don't know" and "invalid question", as a floor.
 
-    No judge rates a constant: "invalid question" is wrong wherever the rule does not accept it by itself.
+    No judge rates a constant. If the rule does not accept "invalid question" by itself, it is wrong; by rule
+    words it is unscored if no truth has words.
     """
     return {
         answer: score((replace(r, prediction=answer, judge_response="", person=None) for r in rows), rule)
@@ -277,7 +282,7 @@ def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
 
 
 def interval(score: CragScore) -> Interval | None:
-    """Computes the 95 % interval of the score for other such questions; None without a score."""
+    """Computes the 95 % interval of the score over all such questions; None without a score."""
     counts = score.n_correct, score.n_miss, score.n_hallucination
     return None if score.score is None else score_interval(*counts)
 
@@ -296,7 +301,7 @@ def rate_intervals(score: CragScore) -> dict[str, Interval]:
 
 
 def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
-    """Scores each value of each label. Labels are in the order met, values by size, then by name."""
+    """Scores each value of each label: labels in the order met, values by size (largest first), then name."""
     members = by_size(zip((r.labels for r in rows), verdicts, strict=True))
     return tuple(Slice(*key, part, interval(part)) for key, of in members for part in [total(of)])
 
@@ -320,7 +325,8 @@ def pair(
     """Joins answered questions with their truths and judge replies, both by question id.
 
     Returns the predictions in order, and the ids of the questions without a truth, which cannot be scored. A
-    question that ended in a fault has no prediction: it is unscored, neither wrong nor missing.
+    question that ended in a fault, or only ranked passages, has no prediction: it is unscored, neither wrong
+    nor missing.
     """
     rows, without = list[Prediction](), list[str]()
     for q in questions:

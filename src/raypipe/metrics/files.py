@@ -16,8 +16,8 @@ from raypipe.text.replies import parse_response
 
 
 def score_qa_file(path: Path) -> tuple[RunScores, Mapping[str, int]]:
-    """Scores a file of predictions without a judge. Also returns how often reading normalized a value. Raises
-    DataError as `read_predictions` does, and if no line has an answer."""
+    """Scores a file of predictions without a judge. Also returns the number of each normalization on reading.
+    Raises DataError as `read_predictions` does, and if no line has an answer."""
     found = read_predictions(path, None)
     if not found.rows:
         raise DataError(f"{path}: expected lines with an answer to score against, found none")
@@ -30,7 +30,7 @@ class PredictionFile:
 
     rows: tuple[crag_rules.Prediction, ...]
     texts: Mapping[str, str]  # question id -> question
-    judge: str  # judge of the replies, as the lines state; "": not stated, or no judge replied
+    judge: str  # judge of the replies, as the lines state; "": not stated
     trim: str  # how the predictions were cut, as the lines state; "": not cut
     normalized: Mapping[str, int]  # normalization on reading -> number of times
 
@@ -38,11 +38,12 @@ class PredictionFile:
 def read_predictions(path: Path, rule: crag_rules.Rule | None) -> PredictionFile:
     """Reads a `.jsonl[.gz]` file of predictions. With `rule` None, replies of a judge are ignored.
 
-    A line holds `query, answer, alternatives?, prediction, judge_response?, judge_rule?, labels?`; other
-    fields are ignored. Without an id, the question identifies the line. A null prediction means that the
-    question failed. A line with a null answer (the dataset has none) is left out and counted as `no_answer`.
-    Numbers are read as text. Raises DataError for a malformed line, a judge's reply by another rule, or lines
-    of several judges or trims. Raises it also if most replies do not have the rule's form.
+    A line holds `query`, `answer` and `prediction`. It may hold `id`, `alternatives`, `judge`,
+    `judge_response`, `judge_rule`, `trim` and `labels`; without labels, CRAG_LABELS are read. Without an id,
+    the question identifies the line. A null prediction means that the question failed. A line with a null
+    answer (the dataset has none) is left out and counted as `no_answer`. Numbers are read as text. Raises
+    DataError for a malformed line, a judge's reply by another rule, and lines of several judges or trims.
+    Raises DataError also if fewer than half of the judge's replies have the rule's form.
     """
     normalized: Counter[str] = Counter()
     rows: list[crag_rules.Prediction] = []
@@ -83,9 +84,9 @@ REPLIES: Mapping[crag_rules.Rule, str] = {
 
 
 def _require_fitting(path: Path, replies: list[str], rule: crag_rules.Rule) -> None:
-    """Raises DataError if most replies lack the form of this rule, which would call them wrong."""
+    """Raises DataError if fewer than half of the replies have this rule's form, if it has one in REPLIES."""
     fitting = dict.fromkeys(REPLIES, 0)
-    for reply in replies:  # JSON that also contains "true" is official's
+    for reply in replies:  # a reply in JSON counts for official, even with "true" in it
         if parse_response(reply).score != -1:
             fitting["official"] += 1
         elif "true" in reply.lower() or "false" in reply.lower():
@@ -99,7 +100,7 @@ def _require_fitting(path: Path, replies: list[str], rule: crag_rules.Rule) -> N
     raise DataError(f"{path}: expected a judge's replies by the rule {rule}, {REPLIES[rule]}; {others}")
 
 
-CRAG_LABELS = ("domain", "question_type", "static_or_dynamic", "popularity")
+CRAG_LABELS = ("domain", "question_type", "static_or_dynamic", "popularity")  # fields of CRAG's lines
 
 
 def _row(

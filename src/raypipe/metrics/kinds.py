@@ -26,7 +26,7 @@ GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]
 """Forms of a gold: answers, judged documents, or annotators' answers with their evidence."""
 
 LEADS_FROM = 0.95
-"""Share of the questions of the best-covered measure that a report's leading measure must score."""
+"""Least share of the most-scored measure's questions that a report's leading measure must score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class Measure:
 
     name: str  # in gates, files and tables: lower case, digits and _
     about: str  # half a sentence for people
-    low: float = 0.0  # least value of a question
-    high: float = 1.0  # largest value
+    low: float = 0.0  # least possible value
+    high: float = 1.0  # largest possible value
     less_is_better: bool = False
 
 
 class DataKind(Protocol):
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Measures of the kind. The first leads comparisons. It leads a report if it scores enough
-        questions."""
+        """Measures of the kind. The first leads comparisons by default, and reports if it scores enough
+        questions (`LEADS_FROM`)."""
 
     def values(self, row: Prediction) -> Mapping[str, float]:
         """Computes measure -> value for one question with a gold. Omitted measures are not scored."""
@@ -57,23 +57,23 @@ def gold_form(kind: DataKind) -> GoldForm:
 
 
 def group_of(kind: DataKind) -> str | None:
-    """Returns the attribute `group`: the label whose questions move together. Default: None."""
+    """Returns the attribute `group`: a label whose equal values mark dependent questions. Default: None."""
     return getattr(kind, "group", None)
 
 
 def grouped(label: str | None, labels: Mapping[str, Mapping[str, str]]) -> list[str] | None:
-    """Returns each question's group, by default its own; None without a label."""
+    """Returns each question's value of `label`, or its own id without one. None if `label` is None."""
     return None if label is None else [named.get(label, q) for q, named in labels.items()]
 
 
 def rule_of(kind: DataKind) -> Rule | None:
-    """Returns the attribute `rule`: the rule that leaves questions to a judge. Default: None."""
+    """Returns the attribute `rule`: the scoring rule, which may leave questions to a judge. Default: None."""
     return getattr(kind, "rule", None)
 
 
 def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
-    """Returns whether an answer is right; None: not scored. The kind's method `right` decides by these
-    values. Default: an answer is right if the first measure has its largest value."""
+    """Returns whether an answer with these values is right; None: not scored. The kind's method `right`
+    decides. Default: an answer is right if its first measure has the largest possible value."""
     if (right := getattr(kind, "right", None)) is not None:
         said: bool | None = right(values)
         return said
@@ -91,7 +91,7 @@ def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
 class MeasureSummary:
     measure: str
     mean: float | None  # over the scored questions; None: no question is scored
-    interval: Interval | None  # 95 % interval of the mean, for other questions of the same kind
+    interval: Interval | None  # 95 % interval of the mean; None: nothing scored, or too few groups
     scored: int  # scored questions
     of: int  # questions with a gold
     low: float  # range of the measure
@@ -125,8 +125,8 @@ class RunScores:
 
 
 def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
-    """Computes the measures of a run's questions that have a gold. `name`: of the kind, for reports. Raises
-    DataError for a value outside the range of its measure."""
+    """Computes the measures of these predictions, with means and slices. `name`: name of the kind, for
+    reports. Raises DataError for a value outside the range of its measure."""
     values = {r.question: dict(kind.values(r)) for r in rows}
     for question, found in values.items():
         for m in kind.measures:
@@ -140,7 +140,7 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     lead = next(s.measure for s in summaries if s.scored >= LEADS_FROM * most)
     slices = []
     for (label, value), members in by_size((r.labels, r) for r in rows):
-        if label != group_of(kind):  # a single paper makes no slice
+        if label != group_of(kind):  # no slice for each paper
             of = summary_of(kind, lead, values, members)
             slices.append(MeasureSlice(label, value, of.mean, of.interval, of.scored, of.of))
     blocks = tuple(getattr(kind, "blocks", ("measures",)))  # names in report/blocks
@@ -164,7 +164,7 @@ def summary_of(
 
 
 def missing_part(kind: Any) -> str | None:
-    """Describes the missing part of an object that is to be a kind; None if it is one."""
+    """Describes the first part that an object lacks to be a kind; None if it lacks none."""
     measures = getattr(kind, "measures", None)
     if not isinstance(measures, tuple | list) or not measures:
         return "measures, one Measure or more"
@@ -179,7 +179,7 @@ def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> Data
     """Opens the kind of this name or path. `rule`: scoring rule for a kind that has rules; None: its own.
     `judged`: whether a judge decides the questions that the rule leaves open.
 
-    Raises ConfError for an unknown kind, and for a rule or a judge that the kind cannot use.
+    Raises ConfError for an unknown or incomplete kind, and for a rule or a judge that it cannot use.
     """
     if is_path(name):
         found, _ = plugins.load(name, "a kind of data")
@@ -203,12 +203,12 @@ _RULES = "--kind crag scores answers by CRAG's rules, and a judge decides what t
 
 
 def recorded_kind(name: str, rule: Rule | None = None) -> DataKind:
-    """Opens a kind by its name in a report (`kind_id`). `rule`: as for `open_kind`."""
+    """Opens a kind by its name in a report, whose digest is ignored. `rule`: as for `open_kind`."""
     return open_kind(name.partition("@")[0], rule)
 
 
 def kind_id(name: str) -> str:
-    """Returns a kind's name in a report. A kind from outside is named by its path and source digest."""
+    """Returns a kind's name in a report: for a kind from outside, its path and source digest."""
     if not is_path(name):
         return name
     return f"{name}@{plugins.load(name, 'a kind of data')[1].source[:8]}"
@@ -223,7 +223,7 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Qa:
-    """Questions with one answer or several. Needs no judge."""
+    """Questions with one or several accepted answers. Needs no judge."""
 
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
 
@@ -243,7 +243,7 @@ class Qa:
 
 @dataclass(frozen=True, slots=True)
 class Crag:
-    """Questions with one verdict each. A question that the rule leaves open has none before a judge's."""
+    """Questions with one verdict each. An answer that the rule leaves open is unscored without a judge."""
 
     rule: Rule = crag_rules.DEFAULT_RULE
 
@@ -285,7 +285,7 @@ def said_of_paper(answer: str, evidence: Sequence[str]) -> tuple[str, Sequence[s
 class Qasper:
     """Questions that annotators answered from a paper. An abstention counts as "Unanswerable" without
     evidence. Paragraphs are compared with white space folded, figures and tables by their captions. A gold
-    without annotators is not scored. Questions of one paper move together."""
+    without annotators is not scored. The questions of one paper form a group of dependent questions."""
 
     golds: ClassVar[GoldForm] = "annotators"
     group: ClassVar[str] = PAPER

@@ -1,13 +1,14 @@
 """Measures of answers as texts: SQuAD's of words, and QASPER's of answers and evidence.
 
 Texts are compared as SQuAD's evaluator normalizes them (Rajpurkar et al. 2016); QASPER and Natural Questions
-do the same. It lowers case, removes ASCII punctuation and `a`, `an`, `the`, and squeezes white space. A
-Markdown link counts as its text; otherwise it would become one word with its address. Of several truths the
-best counts.
+do the same. The evaluator lowers case, removes ASCII punctuation and `a`, `an`, `the`, and squeezes white
+space. Unlike there, a Markdown link counts as its text; otherwise it would become one word with its address.
+If there are several truths, the best counts.
 
-QASPER's answer F1 is the best annotator's; the question counts under that annotator's kind of answer.
-Evidence F1 compares paragraphs as whole strings. Both equal QASPER's evaluator. Files are QASPER's JSON of
-papers, and predictions as JSON lines of `question_id, predicted_answer, predicted_evidence`.
+QASPER's answer F1 is that of the best annotator; the question counts under the kind of that annotator's
+answer. Evidence F1 compares paragraphs as whole strings. Apart from links, both equal QASPER's evaluator.
+Files are QASPER's JSON of papers, and predictions as JSON lines of `question_id, predicted_answer,
+predicted_evidence`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def f1(common: int, said: int, truth: int) -> float:
 
 def contains(answer: str, truths: Sequence[str]) -> float:
     """Returns 1 if the words of a truth are in the answer, one after the other; else 0. An exact match
-    counts.
+    counts, even of texts without words.
 
     >>> contains("It flies for 31 minutes.", ["31 minutes"]), contains("31 long minutes", ["31 minutes"])
     (1.0, 0.0)
@@ -88,7 +89,7 @@ KINDS: Final[tuple[AnswerKind, ...]] = get_args(AnswerKind)
 
 
 def answer_f1(answer: str, annotators: Sequence[AnnotatorAnswer]) -> tuple[float, AnswerKind]:
-    """Computes the F1 against the best annotator, the first of equals. Also returns the kind of their answer.
+    """Computes the F1 against the best annotator, the first of equals. Also returns that answer's kind.
 
     >>> said = (AnnotatorAnswer("Yes", "boolean"), AnnotatorAnswer("it does", "abstractive"))
     >>> answer_f1("Yes, because x", said)
@@ -99,13 +100,13 @@ def answer_f1(answer: str, annotators: Sequence[AnnotatorAnswer]) -> tuple[float
 
 
 def evidence_f1(predicted: Sequence[str], annotators: Sequence[AnnotatorAnswer]) -> float:
-    """Computes the best F1 of the predicted paragraphs against an annotator's.
+    """Computes the best F1 of the predicted paragraphs against an annotator's; 1 if both have none.
 
     >>> evidence_f1(["a", "b"], [AnnotatorAnswer("", "none", ("b", "c", "d"))])
     0.4
     """
     truths = [a.evidence for a in annotators]
-    return max(  # the lengths count repeated paragraphs
+    return max(  # the lengths count a repeated paragraph again, the intersection does not
         f1(len(set(predicted) & set(t)), len(predicted), len(t)) if predicted or t else 1.0 for t in truths
     )
 
@@ -135,7 +136,7 @@ PaperPrediction: TypeAlias = tuple[str, tuple[str, ...]]
 def score(
     golds: Mapping[str, Sequence[AnnotatorAnswer]], predictions: Mapping[str, PaperPrediction]
 ) -> QasperScore:
-    """Scores predictions (question id -> prediction). `golds`: question id -> annotators, at least one."""
+    """Scores predictions by question id; ignores unknown ids. `golds`: id -> one or more annotators."""
     answers, evidence = list[float](), list[float]()
     by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for question in (q for q in golds if q in predictions):
@@ -156,7 +157,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False) -> QasperScore:
     """Scores a file of predictions against a file of papers. `text_evidence_only`: removes figures and tables
-    from the golds' evidence. Raises DataError for a file of another form."""
+    from the golds' evidence. Raises DataError for another form, or without a question that has an answer."""
     from raypipe.readers import qasper  # this imports pyarrow, which no other score needs
     from raypipe.readers.rows import UnusableLine
 
@@ -174,7 +175,7 @@ def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False)
 
 
 def read_predictions(path: Path) -> dict[str, PaperPrediction]:
-    """Reads question id -> prediction. Raises DataError with the line of a wrong or repeated one."""
+    """Reads question id -> prediction. Raises DataError for a malformed line or a repeated question."""
     found: dict[str, PaperPrediction] = {}
     for line in filled(path):
         record = line.object()

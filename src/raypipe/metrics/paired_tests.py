@@ -1,10 +1,10 @@
 """Certainty of means over few questions: confidence intervals, and paired tests of two or more runs.
 
-Pure functions on counts and values; none depends on a metric or a file. Each function states the use of its
-interval and its coverage, which bench/figures/certainty.py measures. If paired values are whole numbers, the
-test is exact. For equally good runs, the sign of each difference is as likely + as - (Fisher's randomization
-test; Smucker, Allan and Carterette 2007). The distribution of the sum over all signs is a convolution of
-binomials. For a rate this is the exact test of McNemar.
+Pure functions on counts and values; none depends on a metric or a file. `score_interval` and `mean_intervals`
+state how often they contain the true value; bench/figures/certainty.py measures this. If paired values are
+whole numbers, the test is exact, up to a limit of work. For equally good runs, the sign of each difference is
+as likely + as - (Fisher's randomization test; Smucker, Allan and Carterette 2007). The distribution of the
+sum over all signs is a convolution of binomials. For a rate this is the exact test of McNemar.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def score_interval(correct: int, missing: int, wrong: int) -> Interval:
 
     It is the central part of a Dirichlet posterior under Jeffreys' prior, stretched to contain the score
     itself. If ten questions were all missed, a bootstrap would give [0, 0]; this interval stays as wide as
-    ten questions leave it. It contains the true score in 91-100 % of 150 draws. True shares were from even to
-    .98, questions 10, 50 or 300. Raises ValueError without questions.
+    ten questions leave it. In simulations it contains the true score in 91-100 % of 150 draws: true shares
+    from even to .98, and 10, 50 or 300 questions. Raises ValueError without questions.
     """
     n = correct + missing + wrong
     if n <= 0:
@@ -60,7 +60,7 @@ def rate_interval(hits: int, n: int, level: float = 0.95) -> Interval:
 def mean_interval(
     values: Sequence[float] | Floats, ends: Interval, groups: Sequence[str] | None = None, level: float = 0.95
 ) -> Interval | None:
-    """Computes the interval of a mean as `mean_intervals` does. None if no interval is honest."""
+    """Computes the interval of a mean as `mean_intervals` does. None without values or with few groups."""
     return mean_intervals(values, ends, groups, (level,))[0]
 
 
@@ -68,15 +68,16 @@ def mean_intervals(
     values: Sequence[float] | Floats, ends: Interval, groups: Sequence[str] | None, levels: Sequence[float]
 ) -> list[Interval | None]:
     """Computes intervals of a mean at several levels, from one set of draws. `values`: one for each question,
-    each between `ends`.
+    each between `ends`. All intervals are stretched to contain the mean.
 
-    - Values that are whole numbers, such as CRAG's differences in -2..2: Dirichlet(1/2) on their counts.
+    - Values that are whole numbers, such as CRAG's differences in -2..2: Dirichlet(1/2) on their counts, if
+      the range has at most nine numbers.
     - Other values: Dirichlet weights of the questions, with one half question added at either end of the
       range. The halves keep the interval wide if few values differ. If 1 % differ, it contains the mean in 95
       to 100 % of runs of 350 to 1,000 questions; without the halves in 83 to 90 %.
-    - Questions in groups (several of one paper, of one page): the same over groups, with one half group added
-      at either end, stretched to the variance of a mean over few groups. It contains the true mean in 92 to
-      99 % of runs whose groups are right or wrong as a whole (bench/drills/coverage.py).
+    - Questions in groups (several of one paper, of one page): Dirichlet weights of the groups, with one half
+      group added at either end, stretched to the variance of a mean over few groups. It contains the true
+      mean in 92 to 99 % of runs whose groups are right or wrong as a whole (bench/drills/coverage.py).
 
     An interval is None without values, or with fewer than FEWEST_GROUPS groups. Raises ValueError for a value
     that is not between the ends.
@@ -134,7 +135,7 @@ Conclusion = Literal["better", "worse", "same", "cannot tell"]
 
 _AT_ONCE = 1_000  # draws in one step: some 20 MB at 2,706 questions
 DRAWS = 100_000  # sets of signs, without an exact test: a p of .05 then varies by .0014
-_DRAWN_MOST = 1_000_000_000  # signs: a second. A million units get 1,000 draws: .05 then varies by .014
+_DRAWN_MOST = 1_000_000_000  # drawn signs: a second. A million units get 1,000 sets: .05 then varies by .014
 _EXACT_MOST = 200_000_000  # products: a tenth of a second; 2,706 differences of 1 or 2 take 4e7
 MARGIN = 0.02  # default for `same` and `not worse`: what 2,706 questions can show (Card 2020)
 _POWER = 2.80  # z(.975) + z(.8): a difference of 2.8 standard errors is significant in 80 % of runs
@@ -168,7 +169,7 @@ def paired(
 ) -> PairedDifference:
     """Compares two runs by their values for the same questions, in the same order. `span`: the greatest
     possible difference of two values, 2 for CRAG's -1, 0, 1 and 1 for a rate. `groups`: group of each
-    question. Raises ValueError for lists of different lengths, and without questions."""
+    question. Raises ValueError without questions, for unequal lengths, and for a difference beyond `span`."""
     a, b = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     if len(a) != len(b) or not len(a) or (groups is not None and len(groups) != len(a)):
         raise ValueError(f"expected pairs, found {len(a)} and {len(b)} values")
@@ -199,8 +200,8 @@ def paired(
 
 
 def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
-    """Computes the two-sided p of a sum of differences, and whether it is exact. Each sign is as likely + as
-    -.
+    """Computes the two-sided p of a sum of differences, and whether it is exact. If the runs are equally
+    good, each sign is as likely + as -. `units`: difference of each question, or sum of each group.
 
     Whole numbers give an exact p if it takes at most _EXACT_MOST products: no seed, milliseconds. Otherwise m
     = DRAWS sets of signs are drawn. If b of them have a sum at least as far from 0, p is (b + 1) / (m + 1),
@@ -263,7 +264,7 @@ def conclude(found: PairedDifference, margin: float = MARGIN, p: float | None = 
 
 
 def not_worse(found: PairedDifference, margin: float = MARGIN) -> bool:
-    """Returns whether the second run is at most `margin` worse. The 90 % interval's lower end decides."""
+    """Returns whether the 90 % interval shows that the second run is at most `margin` worse."""
     return found.interval_90 is not None and found.interval_90[0] > -margin
 
 
@@ -284,10 +285,10 @@ def max_t(differences: Sequence[Floats], seed: int = 0) -> list[float]:
     """Computes a two-sided p for the mean of each array, corrected for the number of arrays.
 
     Arrays are (n,) differences. Uses Westfall and Young's step-down maxT (1993, algorithm 4.1) by sign flips.
-    One coin decides the sign of a question's difference for all runs. Runs that answer alike err alike: the
+    One coin decides the sign of a question's difference in all arrays. Runs that answer alike err alike: the
     test uses this, and is then sharper than Holm's bound, which ignores it. A single array gets the p of
-    `sign_flip`, exact if possible. Several get (b + 1) / (m + 1), as there, over m = DRAWS drawn signs.
-    Raises ValueError without arrays, and for arrays of different lengths.
+    `sign_flip`, exact if possible. Several arrays get (b + 1) / (m + 1) over m drawn sets of signs, never
+    exact (`_draws`). Raises ValueError without arrays, and for arrays of different lengths.
 
     >>> apart, noise = np.array([1.0] * 12 + [0.0] * 88), np.array([1.0, -1.0] * 6 + [0.0] * 88)
     >>> [round(p, 2) for p in max_t([apart, noise])]
@@ -301,7 +302,7 @@ def max_t(differences: Sequence[Floats], seed: int = 0) -> list[float]:
     scale = np.sqrt((table**2).sum(axis=0))  # the same under all signs
     table = np.divide(table, scale, out=np.zeros_like(table), where=scale > 0)
     found = np.abs(table.sum(axis=0))
-    order = np.argsort(-found, kind="stable")  # the surest first
+    order = np.argsort(-found, kind="stable")  # the largest statistic first
     as_far = np.zeros(len(order), int)
     rng = np.random.default_rng(seed)
     steps, step = _draws(len(table))

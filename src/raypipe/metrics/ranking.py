@@ -2,8 +2,8 @@
 query.
 
 A ranking is ordered as in trec_eval: by score, ties by document id descending. trec_eval keeps scores in
-single precision, so scores that differ by less are a tie. `ranked` does the same, so a written run is read
-back in the order of its score.
+single precision, so scores that are equal in it are a tie. `ranked` does the same: the lines of a written run
+have the order in which it is scored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Qrels: TypeAlias = Mapping[str, Mapping[str, int]]
 
 MEASURES = ("map", "map_cut_20", "ndcg_cut_10", "recip_rank", "recall_5", "recall_20", "recall_100")
 MAP_CUT_20_MIN = "map_cut_20_min"
-"""As map_cut_20, but over min(relevant, 20), not all relevant documents, so that 1 can be reached."""
+"""As map_cut_20, but divided by min(relevant, 20), not by all relevant documents, so 1 can be reached."""
 
 _ASKED = {"map", "map_cut.20", "ndcg_cut.10", "recip_rank", "recall.5,20,100", "num_rel"}
 
@@ -80,7 +80,8 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Reads a TREC run, `query Q0 document rank score tag` per line, plain or .gz. Raises DataError."""
+    """Reads a TREC run, `query Q0 document rank score tag` per line, plain or .gz. Ignores the ranks: scores
+    give the order. Raises DataError for a malformed line or a repeated document."""
     run: dict[str, dict[str, float]] = {}
     for line in filled(path):
         query, _, document, _, text, _ = line.fields("query Q0 document rank score tag")

@@ -1,9 +1,10 @@
 """A generator behind OpenAI's batch API: files of chats, answered within a day at half the price.
 
-Chats that arrive together make a file. The id of a line is the memo key (the key in the cache) of its chat,
-and the server keeps the file. After a kill the next process finds its batches in the server's list. So no
-state is stored on this machine, and each chat is paid once. A chat is sent on its own if its batch failed,
-expired or was cancelled, or if its line failed. LiteLLM speaks the same protocol over vLLM.
+Chats that arrive together make a file, or several if it would be too large. The id of a line is made from
+the memo key (the key in the cache) of its chat, and the server keeps the file. After a kill the next process
+finds its batches in the server's list. So no state is stored on this machine, and each chat is paid once. If
+a batch ends without the reply to a chat, the chat is sent on its own. LiteLLM speaks the same protocol over
+vLLM.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ WINDOW_S = 24 * 3600.0  # after it a batch expires; the protocol's only window
 KNOWN_S = 3 * WINDOW_S  # age up to which batches are searched: a day to end, two until the run is restarted
 ENDED = frozenset({"completed", "failed", "expired", "cancelled", "canceled", "error"})
 FULL = frozenset({"token_limit_exceeded", "too_many_tasks", "rate_limit_exceeded"})
-"""Error codes of a batch that could not start because the queue was full; such a batch is sent again."""
+"""Error codes of a batch that could not start because the queue was full; such a batch is started again."""
 ROUTE = "/v1/chat/completions"
 
 
@@ -52,7 +53,7 @@ class _Row:
 
 
 class BatchClient:
-    """Client of one model, whose `generate` is an `llm.Generator`. Use it on one event loop; close it."""
+    """Client of a batch API for one model; `generate` is an `llm.Generator`. Use it on one event loop."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class BatchClient:
         one_by_one: Generator,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Opens the client. `one_by_one` gets the chats that no batch answers."""
+        """Opens the client; `close` ends it. `one_by_one` gets the chats that no batch answers."""
         self._model, self._chats, self._one_by_one, self._sleep = model, client, one_by_one, sleep
         self._tries = client.server.at.tries
         # A LiteLLM proxy chooses the server behind it by this header.
@@ -125,7 +126,7 @@ class BatchClient:
                 del self._rows[key]
 
     async def _settle(self, ending: Awaitable[Mapping[str, Any]], rows: Mapping[str, _Row]) -> None:
-        """Waits for a batch's end and delivers its replies; sends unanswered chats one by one."""
+        """Waits for a batch's end and delivers its replies; sends each unanswered chat in its own request."""
         try:
             batch, lines = await ending, []
             if output := batch.get("output_file_id"):
@@ -165,8 +166,8 @@ class BatchClient:
             await self._sleep(wait_s)
 
     async def _start_batch(self, file: str) -> Mapping[str, Any]:
-        """Starts a batch of an uploaded file, never twice: after no answer it looks for the batch in the
-        server's list before it tries again. Raises Unavailable after the last try."""
+        """Starts a batch of an uploaded file. After a failed try, looks for the batch in the server's list,
+        so that no batch starts twice. Raises Unavailable if the server refuses, or after the last try."""
         asked = {
             "input_file_id": file,
             "endpoint": ROUTE,
@@ -194,7 +195,7 @@ class BatchClient:
         return batch
 
     async def _own_batches(self) -> list[Mapping[str, Any]]:
-        """Lists this model's batches on the server that are younger than `KNOWN_S` and did not fail. Raises
+        """Lists the server's batches, younger than `KNOWN_S` and not failed, of this or an unnamed model. Raises
         Unavailable if the server does not answer."""
         found: list[Mapping[str, Any]] = []
         mine, after, more = own_identity(self._model), "", True
@@ -236,7 +237,7 @@ _LATER = ". Batches that have begun go on without this process; the same command
 
 
 def _batch(tree: Any) -> Mapping[str, Any]:
-    """Returns a batch. Raises KeyError if a field is missing."""
+    """Returns a batch after a check of its fields. Raises KeyError if one is missing."""
     return {**tree, "id": tree["id"], "status": tree["status"], "input_file_id": tree["input_file_id"]}
 
 
@@ -256,8 +257,8 @@ def _is_old(batch: Mapping[str, Any]) -> bool:
 def watched(
     endpoints: Sequence[EndpointAddress], say: Callable[[str], None], every_s: float = 10.0
 ) -> Iterator[None]:
-    """Reports the progress of the endpoints' batches to `say` during a block, every `every_s` seconds, also
-    of batches that other processes await."""
+    """Looks at the latest 100 batches of each endpoint every `every_s` seconds in a block. Reports changes
+    of raypipe's batches to `say`, also if another process awaits them; skips batches that ended before."""
     ended, last = threading.Event(), dict[str, str]()
 
     async def look(at: EndpointAddress, first: bool) -> None:

@@ -1,6 +1,6 @@
 """BERT, RoBERTa and XLM-R on a CPU without padding, and the tokenizer of a BERT. Depends on torch.
 
-A batch is one row of the tokens of all its texts. All layers except attention process one token at a time.
+A batch is one row of the tokens of all its texts. All layers except attention process each token by itself.
 Attention is computed for all texts of one length in one call, without a mask. This saves an eighth of the
 work for sentences, and a fortieth for passages of 700 characters.
 
@@ -48,7 +48,7 @@ def usable() -> bool:
 
 
 def pack(net: Any) -> None:
-    """Replaces the linear layers of a transformers network by packed ones, if this machine supports them."""
+    """Packs the float32 linear layers of a transformers network, if this machine supports packed layers."""
     from transformers.activations import GELUActivation  # transformers is imported already: it loaded `net`
 
     if not usable():

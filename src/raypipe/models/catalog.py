@@ -42,7 +42,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A generator that `--llm` or `--judge` names: by an entry of models.yaml, a folder, or URL#MODEL."""
+    """An entry to resolve, with its name. `--llm` and `--judge` make one from a name, folder or URL#MODEL."""
 
     name: str
     entry: ModelEntry
@@ -62,13 +62,13 @@ class Catalog:
     adopted: Mapping[str, Adoption] = field(default_factory=dict)
 
     def overlaid(self, top: Catalog) -> Catalog:
-        """Adds the entries of `top` to this catalog; an entry of the same name is replaced."""
+        """Returns `top` with this catalog's `llm`, and with its entries under names that `top` lacks."""
         entries, files = {**self.entries, **top.entries}, {**self.files, **top.files}
         return replace(top, entries=entries, files=files, llm=self.llm)
 
     def named(self, name: str) -> StandIn:
-        """Makes the named entry a stand-in. Raises ModelMissing for an unknown name, and ConfError for an
-        entry of another kind."""
+        """Returns a generator's entry. Raises ModelMissing for an unknown name, and ConfError for an entry of
+        another kind."""
         if (entry := self.entries.get(name)) is None:
             hint = did_you_mean(name, self.of_kind("generator"))
             raise ModelMissing(f"{self.file} has no model named {name!r}; {hint}")
@@ -114,8 +114,8 @@ class Catalog:
         """Resolves an entry. A hub model's files may be missing, since its commit is its identity.
 
         A generator resolves to the stand-in `llm`, if one is set; a tokenizer without files, to the entry
-        that its `fallback` names. Raises ConfError for an unknown name or a hub entry without a pinned
-        commit, and ModelMissing for a missing local folder."""
+        that its `fallback` names. Raises ConfError for an unknown name, or an entry that is wrong, such as a
+        hub entry without a pinned commit. Raises ModelMissing for a missing local folder or package."""
         entry = self.entries.get(name)
         if entry is None:
             read = ", ".join(map(str, dict.fromkeys([self.file, *self.files.values()])))
@@ -128,16 +128,16 @@ class Catalog:
         return self.resolved(StandIn(name, entry, where))
 
     def tokenizer(self, name: str) -> Model:
-        """Resolves an entry whose tokenizer only counts tokens. If `--llm` replaces a generator, the
+        """Resolves an entry to the model whose tokenizer counts tokens. If `--llm` replaces a generator, the
         tokenizer of the entry `llm` counts, so that another language model changes no passage and no cut. If
-        that entry has none, the replacing model's own tokenizer counts."""
+        that entry names none, the replacing model's own tokenizer counts."""
         model = self.model(name)
         if self.llm and model.kind == "generator" and (own := self._llm_entry().tokenizer):
             return self.model(own)
         return model
 
     def resolved(self, given: StandIn) -> Model:
-        """Resolves a stand-in to its model. Raises as `model`."""
+        """Resolves an entry to its model. Raises as `model`."""
         name, entry, where = given.name, given.entry, given.where
         path, weights = self._place(name, entry, where)
         tokenizer = self._tokenizer(entry, where) if entry.loader in REMOTE else None

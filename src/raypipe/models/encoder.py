@@ -103,9 +103,9 @@ def check_weights(model: Model, net: Any) -> None:
 
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Checks a loaded model against its entry; `folder.require` checks dim. Raises ConfError if the network
-    states no number of positions or fewer than max_tokens, and as `require_one_output` for a reranker and
-    `require_pooled_mark` for an embedder."""
+    """Checks a loaded model against its entry, except dim, which `folder.require` checks. Raises ConfError if
+    the network states no number of positions or fewer than max_tokens. Raises as `require_one_output` for a
+    reranker, and as `require_pooled_mark` for an embedder, whose tokenizer it may extend."""
     require_pooled_mark(model, tokenizer.backend_tokenizer)
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
@@ -214,7 +214,7 @@ class Encoder:
             yield EncoderBatch(rows, *tensors)
 
     def blocks(self, given: Sequence[T]) -> Iterator[Sequence[T]]:
-        """Cuts texts or pairs into blocks that are tokenized together."""
+        """Cuts texts or pairs into blocks that are tokenized together; on a CPU all are one block."""
         step = max(1, len(given)) if self.device == "cpu" else GPU_BLOCK
         return (given[i : i + step] for i in range(0, len(given), step))
 

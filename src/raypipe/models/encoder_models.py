@@ -82,9 +82,9 @@ NO_TOKENS = -1.0
 def piece_weights(vocabulary: Sequence[str]) -> np.ndarray:
     """Computes the weight of each vocabulary piece, log(rank) / log(last rank): (vocabulary,) float32, 0..1.
 
-    By Zipf's law, log(rank) is proportional to log(1 / frequency), which is idf. Pieces without a letter or
-    digit have weight 0. Single characters have weight .5, since vocabularies list them before the words and
-    not by frequency.
+    By Zipf's law, log(rank) is proportional to log(1 / frequency), which is idf. Special pieces, and pieces
+    without a letter or digit, have weight 0. Other single characters have weight .5, since vocabularies list
+    them before the words and not by frequency.
 
     nDCG@10 of BM25's top 50 on QASPER evidence (43 questions), SciFact (150) and pooled NQ passages (664):
     BM25 with cosine .393 .740 .896; with 1.5 x MaxSim added .400 .739 .910. With idf counted in the
@@ -116,7 +116,7 @@ class MaxSim:
         self._weights = torch.from_numpy(piece_weights([piece for piece, _ in by_id])).to(device)
 
     def _token_vectors(self, encodings: Sequence[Encoding]) -> Iterator[tuple[int, list[int], torch.Tensor]]:
-        """Yields for each encoding its position, its tokens except special ones, and their unit vectors."""
+        """Yields for each encoding its position, the places of its plain tokens, and their unit vectors."""
         for rows, hidden, _ in self._encoder.hidden(encodings):
             vectors = torch.nn.functional.normalize(hidden, dim=-1)
             for r, i in enumerate(rows):

@@ -5,8 +5,8 @@ deployment. All callers share its queue, so the GPU never idles between batches.
 in this process with its first call, and another one after the death of the first.
 
 An error of one chat is a fault of that chat's row. A request that can never work raises ConfError before
-anything is sent. When vLLM's own process dies, every call raises `EngineDied`. vLLM is imported only by a
-process that starts an engine: the import takes ten seconds and a device.
+anything is sent. When vLLM's own process dies, every call of `Engine` raises `EngineDied`. vLLM is imported
+only by a process that starts an engine: the import takes ten seconds and needs a device.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from raypipe.text.thoughts import DraftText
 
 
 class LoraBatchLock:
-    """A lock for calls of one kind at a time: calls to adapters, or calls to the base. A call with a kind of
-    its own (`object()`) runs by itself."""
+    """A lock for calls of one kind at a time: on a CPU, calls to adapters or calls to the base. A call with a
+    kind of its own (`object()`) runs by itself."""
 
     def __init__(self) -> None:
         self._kind: Hashable = None  # of the calls that run
@@ -80,7 +80,7 @@ class EngineDied(Exception):
 
 
 class Engine:
-    """A running vLLM engine whose `generate` is an `llm.Generator`. Create and use it on one event loop."""
+    """A running vLLM engine; `generate` is an `llm.Generator`. Create and use it on one event loop."""
 
     def __init__(self, model: Model, limits: EngineLimits, exit_when_dead: bool = False) -> None:
         """Starts vLLM in 20 to 110 s. Raises ModelMissing for missing files of the model, and ConfError for
@@ -167,7 +167,7 @@ class Engine:
             task.cancel()
 
     async def healthy(self) -> None:
-        """Raises EngineDied if vLLM's process is gone."""
+        """Raises EngineDied if vLLM's process has ended."""
         try:
             await self._llm.check_health()
         except Exception as e:
@@ -178,7 +178,7 @@ class Engine:
         return int(self._llm.get_num_unfinished_requests())
 
     def close(self) -> None:
-        """Ends vLLM's processes; waits for their end, some seconds. A second call does nothing."""
+        """Ends vLLM's processes, and waits some seconds for their end. A second call does nothing."""
         llm, self._llm = self._llm, None  # at the interpreter's exit vLLM's own cleanup would fail
         if llm is not None:
             llm.shutdown(timeout=CLOSE_S)
@@ -286,8 +286,8 @@ class OwnEngine:
         started: Callable[[float], None],
         sink: Callable[[str], None] | None,
     ) -> None:
-        """Keeps the settings. `started` gets the seconds of each start, `sink` the pieces of a reply to a
-        call with one chat."""
+        """Keeps the settings. `started` gets the seconds of each start. `sink` gets the pieces of a reply,
+        without thoughts, in a call with one chat."""
         self._model, self._limits, self._starting = model, limits, asyncio.Lock()
         self._report_start, self._sink = started, sink
         self._engine: Engine | None = None  # None: not running

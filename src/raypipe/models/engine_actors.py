@@ -7,7 +7,7 @@ process of the job. This module depends on Ray; the engine does not.
 
 Further engines join and leave while a job runs (`held`, `JoiningEngines`). The driver announces such an
 engine in the cluster once its model is loaded, with a token that names this start. Callers look for
-announcements every `LOOK_S`. If the engine leaves, `generators.routed` sends its chats to a permanent engine.
+announcements at most every `LOOK_S`. If the engine leaves, `generators.routed` sends its chats to others.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def find(name: str, permanent: bool = True) -> Client:
 
 
 class Client:
-    """Client of a named engine, which can be pickled and sent to other processes of the job."""
+    """Client of a named engine. The client can be pickled and sent to other processes of the job."""
 
     def __init__(self, handle: Any, name: str, permanent: bool) -> None:
         self._handle, self._name, self._permanent = handle, name, permanent
@@ -231,8 +231,8 @@ class Client:
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 
     async def _alone(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
-        """Makes the third and last attempt, without other chats in the engine. If the engine dies during the
-        attempt, this chat is to blame. If it dies before, another chat is, and the attempt is repeated."""
+        """Sends a chat a third and last time, without other chats in the engine. If the engine dies during
+        this attempt, the chat gets a final fault. If the engine dies before it, the attempt is repeated."""
         once = self._handle.generate.options(max_task_retries=0)
         while True:
             try:
@@ -271,7 +271,7 @@ def held(place: Needs, name: str) -> PlacementGroup | None:
 def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> Iterator[list[Group | None]]:
     """Reserves the resources of all engines, all or none, until the block ends. Two jobs thus never hold half
     of their needs each. Yields a group per engine; None for an engine that needs no resources. Raises
-    ClusterTooSmall if other jobs hold the resources for longer than `wait_s`."""
+    ClusterTooSmall if the cluster does not grant the resources within `wait_s` seconds."""
     bundles = list(map(_bundle, places))
     taken = [b for b in bundles if b]
     if not taken:

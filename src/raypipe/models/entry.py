@@ -1,4 +1,4 @@
-"""Fields of an entry of models.yaml, and checks that they fit together. Reads no file, needs no model."""
+"""Fields of an entry of models.yaml, and checks that they fit together; the checks read no file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Models without weights, for tests and large trial runs.
 
 The embedder hashes a bag of words, the reranker compares two sets of words, the tokenizer splits at white
-space. Their numbers are the same in every process; a change of them raises the version in `catalog.FORMULA`.
+space. Their numbers are the same in every process. A change of them needs a higher version in
+`catalog.FORMULA`.
 The generator builds a reply from the words of its chat. It obeys constraints, max_tokens and stop texts,
 returns faults for prompts that are too long, and counts tokens and cached tokens as an engine would.
 """
@@ -102,7 +103,8 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
     """Replies with the line of the chat that shares most words with the last line.
 
     The reply to a choice is the option that shares most words with the chat; to a JSON schema, the first
-    value that it allows; to a grammar, an allowed line just below the line most similar to the question."""
+    value that it allows; to a grammar, an allowed line just below the line most similar to the question.
+    Raises ConfError for other constraints, and if no line is allowed."""
     *before, last = [line for m in chat for line in m.content.splitlines() if line.strip()] or [""]
     asked = _bag(last)
     constraint = sampling.constraint
@@ -135,7 +137,7 @@ class Scripted:
         self.asked: list[ScriptedCall] = []
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """Replies to chats. Raises ValueError if the script breaks the constraint."""
+        """Replies to chats. Raises ConfError for an unknown adapter, ValueError for a broken constraint."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise ConfError(f"scripted: no adapter named {adapter!r}; it has {known}")
@@ -170,7 +172,7 @@ class Scripted:
         )
 
     def _cached(self, tokens: list[str], adapter: str | None, block: int = 16) -> int:
-        """Counts tokens in leading blocks that began an earlier prompt, as a prefix cache does."""
+        """Counts the tokens of leading blocks that an earlier prompt began with, as a prefix cache does."""
         cached = 0
         for end in range(block, len(tokens), block):
             key = (adapter, "".join(tokens[:end]))

@@ -29,7 +29,7 @@ _TOKENIZER = """tokenizer.json tokenizer_config.json special_tokens_map.json add
 TOKENIZER = tuple(_TOKENIZER.split())
 SENTENCE = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 MODULE = ("config.json", "model.safetensors")
-"""Files of sentence-transformers' models: in the model's folder, and in the folder of each module."""
+"""Files of sentence-transformers' models: SENTENCE in the model's folder, MODULE in each module's folder."""
 MODULE_WEIGHTS = "*_*/model.safetensors"  # sentence-transformers names its modules 1_Pooling, 2_Dense, ...
 SENTENCE_LOADERS = frozenset({"sentence-transformers", "instructor", "cross-encoder"})
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
@@ -143,8 +143,9 @@ def convert_command(folder: Path, repo: str, revision: str) -> str:
 
 
 def require(model: Model) -> Path:
-    """Returns a model's folder after checks. Raises ModelMissing, with the command that gets the files, if
-    files are missing. Raises ConfError if they differ from the model's identity or ask for their own code."""
+    """Returns a model's folder after checks. Raises ModelMissing, with a remedy, if the folder or its weights
+    are missing. Raises ConfError if config.json or tokenizer.json is missing, or if the files ask for code of
+    their own, or differ from the model's entry or identity."""
     folder = Path(model.path)
     if not folder.is_dir():
         get = "Put the folder there, or correct the entry in models.yaml"
@@ -230,7 +231,8 @@ def _require_weights(model: Model, folder: Path, inside: Path) -> None:
 
 def _require_shape(model: Model, folder: Path) -> None:
     """Raises ConfError if an embedder's folder and entry disagree on dim or pooling, or if the folder has a
-    prompt for queries or passages and the entry has no instruction."""
+    prompt for queries or passages and the entry has no instruction. A loader of sentence-transformers reads
+    dim and prompts itself, so only the pooling is checked."""
     if model.kind != "embedder":
         return
     found = pooling_of(folder)

@@ -51,8 +51,8 @@ def max_rank(config: Mapping[str, Any]) -> int:
 
 
 def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> None:
-    """Raises ModelMissing for missing files, and ConfError for an adapter that an engine would refuse or
-    answer wrongly with. `base`, `weights`: folder and identity of the base model; "": unknown."""
+    """Checks an adapter. Raises ModelMissing for missing files, and ConfError for an adapter that an engine
+    would refuse, or that spoils replies. `base`, `weights`: folder and identity of the base; "": unknown."""
     where = f"adapter {name!r}: {folder}"
     if not folder.is_dir():
         raise ModelMissing(f"{where}: no such folder. Put the adapter there, or correct its path")
@@ -161,7 +161,8 @@ def _check_modules(
 def _check_targets(
     where: str, config: Mapping[str, Any], found: set[str], modules: Mapping[str, object]
 ) -> None:
-    """Raises ConfError unless the adapter has tensors for exactly the modules that its config targets."""
+    """Raises ConfError if an adapter has tensors for a module that its config does not target, or none for a
+    targeted one. A config that limits layers or excludes modules may lack some; all-linear allows any."""
     targets = config["target_modules"]
     if targets == "all-linear":
         return

@@ -4,8 +4,8 @@ An engine caches the keys and values of prompts, so chats that begin alike are s
 engine is chosen by rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and
 Zadimoghaddam 2018): no engine gets more than a fixed factor of the mean load.
 
-A server may refuse every chat, because of an unknown field or a reached limit. A refusal is therefore blamed
-on its chat only if the model then accepts a one-word chat with the same sampling.
+A server may refuse every chat, because of an unknown field or a reached limit. So after a refusal, a one-word
+chat with the same sampling is sent. The refused chat is to blame only if the one-word chat is not refused.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class EngineGone(Exception):
 
 
 def prefixes(chat: Chat) -> tuple[str, str]:
-    """Returns two prefixes of the first user message, the longer first. Chats about the same evidence share
-    both, or at least the shorter prefix if the questions differ in length."""
+    """Returns two prefixes of the first user message, the longer first; for a short message, the whole twice.
+    Chats about the same evidence share both, or the shorter prefix if the questions differ in length."""
     text = next((m.content for m in chat if m.role == "user"), "")
     fitting = [h for h in HEADS if h <= (1 - TAIL) * len(text)]
     long, short = (fitting[-1], fitting[-2]) if len(fitting) > 1 else (len(text), len(text))
@@ -88,8 +88,8 @@ class Router:
         return chosen
 
     def _first_with_room(self, key: bytes, most: int, up: Sequence[int]) -> int:
-        """Returns the first engine with room for a chat, in the key's hash order; at least one has room. For
-        a prefix of `COMMON` chats, returns the least loaded engine."""
+        """Returns the first engine with room for a chat, in the key's hash order; at least one has room. If
+        `COMMON` chats had this prefix, returns the least loaded engine."""
 
         def rank(engine: int) -> bytes:
             return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
@@ -149,7 +149,8 @@ OF_ALL = "; one-word chats are refused, too: correct the model's entry or the st
 
 
 def proven(generate: Generator) -> Generator:
-    """Wraps a generator: if its model refuses every chat, refusals become transient faults."""
+    """Wraps a generator: a refusal becomes a transient fault if a one-word chat is refused, too, or gets a
+    transient fault. Sends this probe after a refusal."""
     refuses: set[tuple[Sampling, str | None]] = set()  # refused for every chat until one is answered
     probing = asyncio.Lock()  # rows refused at the same time share one refused probe
 

@@ -45,7 +45,7 @@ class EndpointAddress:
     key: str = field(default="", repr=False)  # "": none is sent
     concurrency: int = 16  # most requests in flight from one process to each address
     per_minute: float = math.inf  # most requests per minute from one process to each address
-    tokens_per_minute: float = math.inf  # most tokens of these requests, prompt and reply
+    tokens_per_minute: float = math.inf  # most tokens per minute of these requests, prompts and replies
     timeout_s: float = 120.0  # of one try
     tries: int = 5
     batch: Literal["", "openai"] = ""  # openai: send chats as files to its batch API, half price; "": off
@@ -131,5 +131,5 @@ class ServedModel:
 
 
 def is_served(text: str) -> bool:
-    """Returns whether a model is named by an address in place of an entry's name."""
+    """Returns whether a text names a model by an address (URL#MODEL), and not by an entry's name."""
     return "://" in text

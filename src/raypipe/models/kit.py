@@ -1,8 +1,8 @@
 """The kit of one process, through which steps reach models, engines and the index.
 
-The kit loads each model once. Models compute in one worker thread of the kit, which keeps the event loop
-free; two models at the same time would compete for the same cores or device. Importing this module imports no
-model library.
+The kit loads each model once. Embedders and rerankers compute in one worker thread of the kit, which keeps
+the event loop free; two models at the same time would compete for the same cores or device. Importing this
+module imports no model library.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class LocalKit:
     """Embedders, rerankers, generators, tokenizers and an index in this process.
 
     `backend`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: torch's choice) decide
-    where and how fast models run, never the results. A model is loaded on first use, but its files are
-    checked when a step is opened; files of a vLLM model, when the engine starts.
+    where and how fast models run; results differ by rounding only. A model is loaded on first use, but its
+    files are checked when a step asks for the model. An engine of a job checks the files of its own model.
 
     `engines`: names of the permanent engines that a job started, by model identity. `joining`: names of the
     engines that join and leave while the job runs. If `engines` is None, the first use of a vLLM model starts
@@ -226,7 +226,7 @@ class LocalKit:
                 yield reply
 
     async def unavailable(self) -> list[str]:
-        """Lists the models behind an address that did not answer its last call."""
+        """Lists the models at addresses whose server did not answer the last request."""
         return [name for name, server in list(self._servers.values()) if server.failing()]
 
     async def healthy(self) -> None:
@@ -239,7 +239,7 @@ class LocalKit:
         return sum(own.unfinished() for own in list(self._own.values()))
 
     def tokenizer(self, model: Model) -> Tokenize:
-        """Returns the tokenizer of a tokenizer entry or of another model; opens it on first use."""
+        """Returns a model's tokenizer, which it opens on first use. A tokenizer entry is a model, too."""
         key = _key(model)
         if key not in self._tokenizers:
             self._tokenizers[key] = load.open_tokenizer(model)
@@ -297,13 +297,14 @@ def _forget(held: dict[Model, Any], kept: set[Model]) -> None:
 
 
 def _key(model: Model) -> Model:
-    """Returns the model without fields that do not affect its numbers, such as name and path. So the same
+    """Returns the model without name, path and other fields that do not affect its numbers. So the same
     weights under two names are loaded once."""
     return replace(model, name="", path="", adapter_paths=(), adopted=None)
 
 
 async def compute_once(kit: Kit, model: Model) -> None:
-    """Sends a small request to a model. Raises the model's errors, and Unavailable for a transient fault."""
+    """Sends a small request to a model. Raises the model's errors, and Unavailable for a transient fault; a
+    final fault counts as computed."""
     if model.kind == "generator":
         [reply] = await kit.generator(model)([READY], Sampling(max_tokens=1))
         if isinstance(reply, Fault) and reply.transient:
@@ -313,7 +314,8 @@ async def compute_once(kit: Kit, model: Model) -> None:
 
 
 async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
-    """Loads models; returns once each has computed or its engine is ready. Raises their loading errors."""
+    """Loads models; returns once each has computed or its engine is ready. Raises their loading errors. A
+    generator behind an address gets no request."""
     for model in models:
         if model.kind == "embedder":
             await kit.embedder(model)(["ready"], "query")

@@ -73,7 +73,7 @@ class FlagEmbedder:
         return _unit_rows(vectors["dense_vecs"] if self._model.loader == "bge-m3" else vectors)
 
     def embed_tokens(self, tokens: Sequence[TokenArray]) -> np.ndarray:
-        """Embeds at least one tokenized text, which includes its role's instruction."""
+        """Embeds tokenized texts, at least one. Their tokens include the instruction of the role."""
         self._shared.net.to(torch_dtype(self._model))  # the library does so at its own first call
         return pooled_rows(self._shared, self._model, [tokens])
 
@@ -123,8 +123,8 @@ _QUIET = {"show_progress_bar": False, "convert_to_numpy": True}
 
 
 class SentenceEmbedder:
-    """Embedder over SentenceTransformer. A `query_instruction` or `passage_instruction` of models.yaml that
-    is not empty replaces the model's own prompt."""
+    """Embedder over SentenceTransformer. If `query_instruction` or `passage_instruction` of models.yaml is
+    not empty, it replaces the prompt of the model's folder for this role."""
 
     def __init__(self, model: Model, device: str) -> None:
         from sentence_transformers import SentenceTransformer

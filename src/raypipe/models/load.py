@@ -63,9 +63,12 @@ def from_outside(model: Model, device: str, method: str) -> Any:
 
 
 def open_model(model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None) -> Any:
-    """Opens an embedder or reranker on a device. An embedder has `embed`: at least one text, and a role ->
-    (texts, dim) float32, unit rows. A reranker has `score`: at least one pair -> (pairs,) float32, bigger is
-    better. `encoders`: loaded networks of this process, shared by models of the same weights."""
+    """Opens an embedder or reranker on a device.
+
+    An embedder has the method `embed`, which takes at least one text and a role, and returns (texts, dim)
+    float32, unit rows. A reranker has `score`, which takes at least one pair and returns (pairs,) float32;
+    a bigger score is better. `encoders`: networks loaded in this process, shared by models of the same
+    weights; None: the network is not shared."""
     encoders = encoders or SharedEncoders()
     embeds = model.kind == "embedder"
     if model.loader in WEIGHTLESS:
@@ -108,7 +111,7 @@ def require_startable(model: Model) -> None:
 def open_tokenizer(model: Model) -> Tokenize:
     """Opens a model's tokenizer: a function from a text to the spans of its tokens, without special tokens.
     If several tokens make one letter, each has the letter's span. Raises ConfError for a model without a
-    tokenizer, and as `folder.require`."""
+    tokenizer, and as `folder.require` does for missing or changed files."""
     if is_path(model.loader):
         return cast(Tokenize, from_outside(model, "cpu", "__call__"))
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words

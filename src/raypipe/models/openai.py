@@ -46,7 +46,8 @@ Gemini, Bedrock, Mistral, TGI and DeepSeek. Any other reason, or none, ends a co
 
 
 def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
-    """Parses a chat completion. Raises BrokenOff for an unfinished reply, and KeyError, TypeError or the like
+    """Parses a chat completion, and cuts its text at stop texts. Returns a fault for a withheld, declined or
+    empty reply, or a tool call. Raises BrokenOff for an unfinished reply, and KeyError, TypeError or the like
     for JSON of another shape."""
     choice = tree["choices"][0]
     message, end = choice["message"], str(choice.get("finish_reason") or "").lower()
@@ -126,7 +127,7 @@ UNSUPPORTED = re.compile(
 
 
 class OpenAIClient:
-    """Client of one model, whose `generate` is an `llm.Generator`. Use it on one event loop; close it."""
+    """Client of one served model; `generate` is an `llm.Generator`. Use it on one event loop; close it."""
 
     def __init__(
         self,
@@ -155,9 +156,9 @@ class OpenAIClient:
         await self.server.close()
 
     def body(self, sampling: Sampling, adapter: str | None = None) -> dict[str, Any]:
-        """Builds a request without messages. It states every setting that decides the reply, so no default of
-        the endpoint applies (vLLM takes some from the model's folder). Raises ConfError for an unknown
-        adapter, or for a constraint that the dialect cannot express."""
+        """Builds a request without messages. It states all settings that decide the reply, except those in
+        `Model.unsent`: the endpoint's defaults, some of them from a model's folder, must not apply. Raises
+        ConfError for an unknown adapter, or for a constraint that the dialect cannot express."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise ConfError(f"{self._at.url}: no adapter named {adapter!r}; the endpoint's entry has {known}")
@@ -220,8 +221,8 @@ class OpenAIClient:
 
 
 def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the omittable fields of a chat's body that a server's error names. If some have a neutral
-    value, returns only these: without them the server may accept the rest.
+    """Returns the fields to leave out of a chat's body, because a server's error names them. If some have
+    their neutral value, returns only these: without them the server may accept the rest.
 
     >>> body = {"max_tokens": 9, "temperature": 0.0, "top_p": 1.0}
     >>> refused_fields({"message": "Unsupported parameter: 'max_tokens'", "param": "max_tokens"}, body)
@@ -256,7 +257,7 @@ may end by itself, or concerns one chat."""
 def fields_refused(
     model: Model, at: EndpointAddress, kinds: Sequence[ChatForm], key_name: str
 ) -> tuple[tuple[str, ...], list[ChatForm]]:
-    """Probes a server with one chat per form, to find the fields that must be left out.
+    """Probes a server with chats of each form, to find the fields that must be left out.
 
     Returns the fields to leave out in addition to `Model.unsent`, and the forms that the server accepts
     without them. Raises Unavailable if nothing answers or the account has no credit. Raises ConfError if the
@@ -326,8 +327,9 @@ async def _send(
 
 
 def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: str) -> dict[str, Any]:
-    """Asks a server for the models.yaml fields of a served model. Raises as `fields_refused`, and ConfError
-    for a reranker without a dialect or an unknown kind."""
+    """Finds the models.yaml fields of a served model by requests to its server. If the server states no
+    max_model_len, it is 8192. Raises as `fields_refused`, and ConfError for a reranker without a dialect or
+    an unknown kind."""
     if kind == "generator":
         if (told := asyncio.run(_list_models(at)).get(name)) is None:
             model = Model(name, "generator", "openai", name, "", "", "", dialect=dialect or "openai")

@@ -1,9 +1,9 @@
-"""Watcher that ends an engine's processes when the process that started them ends in any way.
+"""Watcher that ends an engine's processes when they are closed, or their starting process ends in any way.
 
 vLLM's children end with a parent that exits normally; after SIGKILL they keep running and hold their memory.
 Children started between `OrphanReaper(...)` and `arm()` carry a mark in their environment. A watching process
-in a session of its own reads a pipe from the starting process. When the pipe closes, it ends all processes
-with the mark. Linux only, like vLLM. The module imports only the standard library.
+in a session of its own reads a pipe from the starting process. When the pipe closes, the watcher ends all
+processes with the mark. Linux only, like vLLM. The module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 
 NAME = "RAYPIPE_ENGINE"
 KEEP = "SPT_NOENV"  # stops setproctitle, which vLLM calls, from overwriting the environment in /proc
-PATIENCE_S = 10.0  # between SIGTERM and SIGKILL
+PATIENCE_S = 10.0  # most seconds to wait for processes to end, after SIGTERM and again after SIGKILL
 
 
 class OrphanReaper:
     """Watcher of the child processes that start between its creation and `arm`."""
 
     def __init__(self) -> None:
-        resource_tracker.ensure_running()  # start it before the mark, so that it does not inherit it
+        resource_tracker.ensure_running()  # started before the mark is set, so that it is not marked
         mark = uuid.uuid4().hex
         self._watcher = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, mark],
@@ -43,7 +43,7 @@ class OrphanReaper:
             os.environ.pop(name, None)
 
     def close(self) -> None:
-        """Ends the marked children that still run, and waits until they have ended."""
+        """Ends the marked children that still run, and waits for them, at most twice PATIENCE_S."""
         self.arm()
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()

@@ -67,7 +67,7 @@ def from_folder(path: Path) -> ModelRepo:
 
 def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -> ModelRepo:
     """Reads ORG/NAME from a hub at a commit, branch or tag; None: the main branch. Raises ConfError for an
-    invalid or unknown name, ModelMissing if the owner must admit this reader, and Unavailable."""
+    invalid or unknown name, ModelMissing if the hub refuses this reader, and Unavailable if it fails."""
     if not _NAME.fullmatch(name):
         raise ConfError(f"{name}: expected ORG/NAME of a hub, a folder, or URL#MODEL of a server")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -226,7 +226,7 @@ def _module(repo: ModelRepo, kind: str) -> dict[str, Any]:
 
 
 def _max_tokens(repo: ModelRepo, config: Mapping[str, Any]) -> int:
-    """Returns max_seq_length of a sentence-transformers model, else the limit of positions and tokenizer."""
+    """Returns max_seq_length of a sentence-transformers model, else the lowest limit that the files state."""
     if own := repo.tree("sentence_bert_config.json").get("max_seq_length"):
         return int(own)
     places = int(text_config(config).get("max_position_embeddings") or 512)

@@ -53,7 +53,8 @@ class RemoteModel:
         self, path: str, inputs: Sequence[T], body: Callable[[Sequence[T]], dict[str, Any]]
     ) -> list[tuple[int, Any]]:
         """Sends inputs; returns the JSON answers in order, each with the number of its inputs. Raises
-        Unavailable if the server is down, ValueError for a single input that it refuses, else ConfError."""
+        Unavailable if the server is down or unpaid, ValueError for a single input that it refuses, else
+        ConfError."""
         if len(inputs) <= self._most:
             got = await self.server.send("POST", path, lambda tree: tree, json=body(inputs))
             if not isinstance(got, Trouble):

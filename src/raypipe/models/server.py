@@ -81,11 +81,11 @@ class ServerClient:
         self._addresses = [_Address(url) for url in at.urls]
         self._most = at.concurrency * len(at.urls)
         self._room = asyncio.Semaphore(self._most)
-        self._failing = 0  # requests without a reply since the last reply
-        self._answered = 0  # requests with a reply
+        self._failing = 0  # requests that ended in transient trouble since the last answer or refusal
+        self._answered = 0  # requests with an answer, ever
 
     def failing(self) -> bool:
-        """Returns whether the last request got no reply, or each address failed its last try."""
+        """Returns whether the last request ended in transient trouble, or each address failed its last."""
         return self._failing > 0 or all(a.failed for a in self._addresses)
 
     async def close(self) -> None:

@@ -66,8 +66,8 @@ def require_pooled_mark(model: Model, tokenizer: Any) -> None:
 
 
 def _ending(tokenizer: Any, mark: str) -> Any:
-    """Extends a tokenizer's post-processor to add `mark` after each text. The mark goes into the existing
-    template, since a second template would treat the output of the first as two texts."""
+    """Returns a copy of a tokenizer's post-processor that also adds `mark` after each text. It extends the
+    existing template, since a second template would treat the output of the first as two texts."""
     tree = json.loads(tokenizer.to_str())
     first = tree["post_processor"]
     steps = first["processors"] if first and first["type"] == "Sequence" else [first] if first else []
@@ -99,7 +99,7 @@ class TokenMaker:
         self._tokenizer.enable_truncation(model.max_tokens)
 
     def table(self, texts: Sequence[str], role: Role) -> pa.Table:
-        """Makes a row of `SCHEMA` for each distinct text, except texts with several token types."""
+        """Makes a row of `SCHEMA` for each distinct text, except texts with token types other than 0."""
         distinct = list(dict.fromkeys(texts))
         found = self._tokenizer.encode_batch_fast(self._model.instructed(distinct, role))
         rows = [(text, e) for text, e in zip(distinct, found, strict=True) if not any(e.type_ids)]

@@ -24,8 +24,8 @@ class TensorHeader:
 
 
 def headers(path: Path) -> dict[str, TensorHeader]:
-    """Reads the tensor headers of a safetensors file, by name. Raises ModelMissing for an incomplete file:
-    after an interrupted download the header promises more bytes than exist."""
+    """Reads the tensor headers of a safetensors file, by name. Raises ModelMissing if the file's size is not
+    the one that its headers state, as after an interrupted download."""
     size = path.stat().st_size
     with path.open("rb") as f:
         head = int.from_bytes(f.read(8), "little")

@@ -1,1 +1,1 @@
-"""Recipes: reads and checks them, and runs one in a single process without Ray."""
+"""Recipes: their reading, their checks, and their execution in one process without Ray."""

@@ -13,8 +13,9 @@ from raypipe.recipes.step_contract import asked_models
 
 
 def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """Returns upper bounds on the step's calls and passages for a question. By default calls are unbounded,
-    and so is a ranking that the step writes. `reach`: bounds on the question's passages before the step."""
+    """Returns upper bounds on the step's calls and passages for a question. For a step without `bound`, calls
+    are unbounded, and so are hits and ranking if the step writes one of them. `reach`: bounds on the
+    question's passages before the step."""
     bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
     if bound is not None:
         return bound(question, reach)
@@ -27,8 +28,8 @@ def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
 
 
 def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """Returns upper bounds on the step's calls and rows for a source of `chars` characters. By default, and
-    for an unknown length (math.inf), they are infinite."""
+    """Returns upper bounds on the step's calls and rows for a source of `chars` characters. They are infinite
+    for a step without `bound`, and for an unknown length (math.inf)."""
     bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
     if bound is None or math.isinf(chars):
         return CorpusBound(math.inf, math.inf, math.inf)

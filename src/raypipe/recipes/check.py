@@ -1,9 +1,9 @@
 """Check of one step from outside raypipe, named MODULE:NAME, on fixed rows: every law of steps, and its lock.
 
-A step gets the rows that a late stage of a recipe would get: parsed, ranked, with replies. Models are fakes
-that compute without weights, in the place of every entry of models.yaml. The texts of the rows and the fakes
-must never change, since a lock, a line in steps.lock, holds the digest of a step's output on them. This
-module does not depend on the folders of the configuration.
+A question step gets the rows that a late stage of a recipe would get: ranked, with replies. A corpus step
+gets sources, their texts or their passages. Fakes that compute without weights replace the models of
+models.yaml. The fakes and the texts of the rows must never change: a lock, which is a line in steps.lock,
+holds the digest of a step's output on them. This module does not read the folders of the configuration.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from raypipe.store.index import MemoryIndex
 Half = Literal["corpus", "question"]
 Lock = Literal["same", "none", "written", "moved"]
 """Result of comparing a step's output with its lock. same: equal. none: no line for this version, fields and
-rows. written: this check wrote the line. moved: the output differs under the same version."""
+rows. written: this check wrote the line. moved: the output differs for the same version, fields and rows."""
 
 LOCK = "steps.lock"
-"""File in the folder of a step's module with the digest of the step's output."""
+"""File with digests of the outputs of steps, in the folder of their module."""
 
 HASH = Model("hash-embedder", "embedder", "hash", "", "", "", "hash@1", dim=64)
 OVERLAP = Model("overlap-reranker", "reranker", "overlap", "", "", "", "overlap@1")
@@ -124,7 +124,7 @@ def questions() -> list[Question]:
 
 
 def output_digest(out: Any) -> str:
-    """Returns the digest of a step's output. Rounds numbers to 5 digits, since later ones vary by machine."""
+    """Returns the digest of a step's output. Rounds floats to 5 digits: later ones vary by machine."""
     table = out if isinstance(out, pa.Table) else arrow.question.table(out)
     rows = [{n: v for n, v in r.items() if n not in arrow.ADDED or v is not None} for r in table.to_pylist()]
     return digest(json.dumps(_rounded(arrow.with_id_texts(rows)), sort_keys=True))
@@ -164,7 +164,7 @@ ROWS = Recipe(
 )
 
 FIELDS = GIVEN | {"hits", "order", "answer", "outcome", "origin", "degraded"}
-"""Fields of a question that any step may read, besides replies, scores and columns of the index."""
+"""Fields of a question that any step may read. Replies, scores and columns of the index come in addition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +194,9 @@ class StepCheck:
 
 def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bool = False) -> StepCheck:
     """Checks every law on the step at `path`, built with these fields, and compares the output with the lock.
-    `write`: locks the output if every law holds, unless another output is locked for this version. Raises
-    ConfError if `path` is not a step or reads a field that no row has, and LawBroken if the step raises an
-    error on the fixed rows."""
+    `write`: locks the output if every law holds, unless another output is locked for this version, these
+    fields and these rows. Raises ConfError if `path` is not a step, if the fields do not fit it, or if it
+    reads a field that no row has. Raises LawBroken if the step raises an error on the fixed rows."""
     cls, plugin = step_class(path)
     step = config.build(cls, dict(fields), Where(path), resolve)
     returns = cls.open.__annotations__.get("return")  # Ask of a question step, Build of a corpus step
@@ -238,7 +238,7 @@ def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bo
 
 
 def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:
-    """Returns a reader of a model's name as the fake of its kind. `kinds`: entry of models.yaml -> kind."""
+    """Returns a reader from a model's name to the fake of its kind. `kinds`: entry of models.yaml -> kind."""
 
     def read(value: Any, where: Where) -> Model:
         if value not in kinds:
@@ -249,7 +249,7 @@ def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:
 
 
 def _corpus_trial(step: Any, kit: LocalKit, path: str) -> Trial:
-    """Runs a corpus step on the first corpus table that has all columns that the step reads."""
+    """Runs a corpus step on sources, texts or passages: the first table that has all columns it reads."""
     corpus, table = CorpusExecutor(ROWS, kit), arrow.corpus_table(sources())
     texts = asyncio.run(corpus.texts(table))
     tables = (table, texts, asyncio.run(corpus.passages(texts)))
@@ -269,7 +269,7 @@ def _trial(step: Any, kit: LocalKit, given: Any, path: str) -> Trial:
 
 
 def _question_trial(step: Any, kit: LocalKit, path: str) -> Trial:
-    """Runs a question step on retrieved questions, with every reply and score that the step reads."""
+    """Runs a question step on ranked questions, with every reply and score that the step reads."""
     corpus = asyncio.run(CorpusExecutor(ROWS, kit)(arrow.corpus_table(sources())))
     vectors = {model_identity(m): corpus.vectors[m.name] for m in ROWS.embedders()}
     ready = kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors))

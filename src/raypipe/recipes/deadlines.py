@@ -1,9 +1,9 @@
 """Deadlines: omits stages whose time is over and, at an endpoint, stages whose service is unavailable.
 
-Each stage gets a share of the time until a question's deadline (`Question.due`). A stage that exceeds the
-share is omitted, and the question continues unchanged: `degraded` names the stage, the missing replies of the
-stage are faults, and a transient fault gives the reason. Such a row is never stored, so the next run answers
-it again. If no reply is left to answer from, the answer is "i don't know", in time.
+Each stage before the decision gets a share of the time until a question's deadline (`Question.due`). A stage
+that exceeds the share is omitted, and the question continues without its output. `degraded` then names the
+stage, its replies are faults, and a transient fault gives the reason. A job does not store such a row, so the
+next run answers it again. If no reply is left to answer from, the decision answers "i don't know".
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import named
 
 SHARE = 0.75
-"""Share of the remaining time that a stage may take; later stages have the rest. It is our choice: with a
-slow generator, a quarter of CRAG's 30 s is more than our slowest ranking or extract takes."""
+"""Share of the remaining time that a stage may take if other stages follow before the decision. Our choice:
+with a slow generator, a quarter of CRAG's 30 s is more than our slowest ranking or extract takes."""
 
 RESERVE_S = 0.05
-"""Time that the last stage leaves for the decision and for writing the reply. Both take some milliseconds."""
+"""Time that the last stage before the decision leaves for the decision and for writing the response. Both
+take some milliseconds."""
 
 Clock: TypeAlias = Callable[[], float]
 
 
 def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clock = time.time) -> Ask:
-    """Limits a stage to a share of each question's time. `last`: only the decision follows the stage.
-    `degrades`: True, as at an endpoint: a stage whose service is unavailable is omitted. False, as in a job:
-    Unavailable is raised, since another worker or run tries again."""
+    """Limits a stage to a share of the time of each question with a deadline. `last`: only the decision
+    follows the stage. `degrades` True, as at an endpoint: the stage is omitted for a question if its service
+    is unavailable or it puts a transient fault on the question. False, as in a job: Unavailable is raised,
+    since another worker or run tries again."""
 
     async def whole(questions: list[Question]) -> list[Question]:
         try:
@@ -78,7 +80,7 @@ def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clo
 
 
 def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
-    """Returns a question without a stage's output: faults stand in the place of the stage's replies."""
+    """Marks a stage as omitted from a question, and sets the stage's replies to faults."""
     fault = Fault(stage.name, reason, detail, transient=True)
     owed = dict.fromkeys(named(stage.step.writes(), "replies"), Reply("", FAULT, fault=fault))
     return replace(
@@ -90,12 +92,13 @@ def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) ->
 
 
 def goes_on(question: Question) -> bool:
-    """Returns whether later stages run for a question. Transient faults of omitted stages do not stop it."""
+    """Returns whether stages before the decision still run for a question. Any fault stops it, except
+    transient faults of omitted stages."""
     return all(f.transient and f.step in question.degraded for f in question.faults)
 
 
 def decided(ask: Ask) -> Ask:
-    """Wraps the decision. A question that lost stages and gets no answer is answered "i don't know"."""
+    """Wraps the decision. A degraded question that gets no answer is answered "i don't know"."""
 
     async def ask_and_settle(questions: list[Question]) -> list[Question]:
         return [

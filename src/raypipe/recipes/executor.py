@@ -1,7 +1,7 @@
 """Execution of a recipe in one process: corpus half on a table of sources, question half on questions.
 
 Applies gates, keeps rows in order, and counts the work of each stage. Jobs, the endpoint and tests run
-recipes through this module, which knows neither Ray nor LanceDB.
+recipes through this module. It needs no Ray, and no store except the memo that a caller may give.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 
 class StageError(Exception):
-    """An unexpected exception in a stage: a defect of the stage or of a library. `__cause__` is the original.
-    A RaypipeError is not wrapped, since no row is to blame, except OutOfMemory: a smaller batch may fit."""
+    """An unexpected exception of a stage, perhaps caused by a row of its batch; `__cause__` is the original.
+
+    A RaypipeError except OutOfMemory is raised as it is, since no row caused it."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
@@ -56,14 +57,14 @@ async def _watched(stage: str, work: Awaitable[T]) -> T:
 
 
 OnStage: TypeAlias = Callable[[str, float | None], None]
-"""Called with a stage's name and its seconds when it ends, and with None when it begins."""
+"""Callback: gets (stage name, None) when the stage begins, and (stage name, its seconds) when it ends."""
 
 
 @dataclass(slots=True)
 class StageCounters:
     """Counters of a stage over all batches of this process."""
 
-    rows: int = 0  # rows that reached the stage, including those its gate kept out
+    rows: int = 0  # rows that reached the stage, including skipped rows
     skipped: int = 0  # rows kept out by the gate or by a fault of an earlier stage
     faults: int = 0  # faults that this stage added
     seconds: float = 0.0  # wall time inside the stage, without loading models
@@ -78,7 +79,8 @@ class StageCounters:
         return taken
 
     def in_vain(self, before: StageCounters) -> None:
-        """Resets the row counts to `before`, after a failed attempt. Keeps its calls, tokens and seconds."""
+        """Undoes the counts of rows and cached calls since `before`, after a failed attempt. Keeps its
+        computed calls, tokens and seconds."""
         self.rows, self.skipped, self.faults = before.rows, before.skipped, before.faults
         self.calls.in_vain(before.calls)
 
@@ -86,23 +88,23 @@ class StageCounters:
         add_up(self, other)
 
     def spend(self, seconds: float, loading: float) -> None:
-        """Adds the seconds of one pass over a batch. `loading`: those of them that loaded models."""
+        """Adds the seconds of one pass over a batch. `loading` of them, at most all, loaded models."""
         loaded = min(loading, seconds)  # several passes at once may wait for the same model
         self.seconds += seconds - loaded
         self.loading += loaded
 
 
 LoadingS: TypeAlias = Callable[[], float]
-"""Returns the seconds that the kit has spent loading models so far, which are no stage's time."""
+"""Function that returns the seconds that the kit has spent loading models so far."""
 
 
 class QuestionExecutor:
     """The question half of a recipe, opened with a kit. Call it with any batches, any number of times.
 
     `counts`: stage name -> counters, which grow with each batch. `memo` None: calls are not cached.
-    `degrades`: stages with an unavailable service are omitted, as at an endpoint. `on_stage` is called at the
-    begin (seconds None) and at the end of a stage. `stages`: the slice of stages to run, on rows that passed
-    the stages before it. `clock`: returns seconds.
+    `degrades`: a stage whose service is unavailable is omitted, as at an endpoint; else Unavailable is
+    raised. `on_stage` is called at the begin (seconds None) and at the end of a stage. `stages`: the slice of
+    stages to run, on rows that passed the stages before it. `clock`: returns seconds.
     """
 
     def __init__(
@@ -136,8 +138,9 @@ class QuestionExecutor:
             self._stages.append((stage, ask))
 
     async def __call__(self, questions: Sequence[Question]) -> list[Question]:
-        """Runs all stages. Returns the same questions in the same order, answered. Expected trouble with one
-        row becomes a Fault of the row; an exception of a step is raised."""
+        """Runs the chosen stages. Returns the same questions in the same order, with the stages' results. An
+        expected failure of a row becomes a Fault of the row. Raises StageError for an unexpected exception of
+        a step, and LawBroken if a step returns other questions."""
         rows = list(questions)
         async for _, after in self.steps(rows):
             rows = after
@@ -159,7 +162,7 @@ class QuestionExecutor:
             yield stage.name, rows
 
     async def _narrowed(self, question: Question) -> Question:
-        """Removes the citations that do not meet the question's condition."""
+        """Removes the citations that do not meet the question's condition `where`, if it has one."""
         if not (question.where and question.citations):
             return question
         cited = await self._kit.index().narrowed(question.citations, question.where)
@@ -167,7 +170,7 @@ class QuestionExecutor:
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:
-    """Runs a stage over the rows that its gate admits; the other rows bypass it."""
+    """Runs a stage over the rows that its gate admits and no fault stops; other rows bypass it."""
     # A row with a fault lacks evidence, so only the deciding stage still runs for it. But if all its faults
     # come from stages omitted by a deadline or an outage, the row continues without their output.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
@@ -196,7 +199,7 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
 class CorpusTables:
     """Tables that the corpus half makes from a table of sources. For the columns see core/arrow.py."""
 
-    texts: pa.Table  # one row per source that parse kept: source, kind, text, hidden, words, fault
+    texts: pa.Table  # one row per source parsed without a fault: source, kind, text, hidden, words, fault
     passages: pa.Table  # one row per chunk: source, start, end, parent_start, parent_end
     vectors: Mapping[str, pa.Table]  # model name -> the columns of passages, and vector
     faults: pa.Table  # source, fault: one row per source that failed in some stage, with its first fault
@@ -216,11 +219,12 @@ class CorpusExecutor:
         ]
 
     async def texts(self, sources: pa.Table) -> pa.Table:
-        """Runs the stages before the split: one row per source."""
+        """Runs the stages before the split. Returns one row per source of the parsed kinds."""
         return await self._through(sources, lambda s: table_of(s) == "texts")
 
     async def passages(self, texts: pa.Table) -> pa.Table:
-        """Runs the split: one row per chunk. Adds the source's whole text if an embedding step reads it."""
+        """Runs the split. Returns one row per chunk, or per faulty source. Adds the source's whole text if an
+        embedding step reads it."""
         chunks = await self._through(texts, lambda s: table_of(s) == "passages")
         return with_texts(chunks, texts) if self._recipe.embeds_from_texts else chunks
 
@@ -258,7 +262,7 @@ class CorpusExecutor:
 
 
 def with_texts(chunks: pa.Table, texts: pa.Table) -> pa.Table:
-    """Adds the column `text`: for each chunk the whole text of its source."""
+    """Adds the column `text` with the whole text of each chunk's source."""
     text_of = dict(zip(*(texts[c].to_pylist() for c in ("source", "text")), strict=True))
     whole = [text_of[source] for source in chunks["source"].to_pylist()]
     return chunks.append_column("text", pa.array(whole, pa.large_string()))

@@ -38,14 +38,14 @@ def run(step: Any, kit: Kit, given: Any) -> Any:
 
 
 def question_rows(trial: Trial) -> None:
-    """Checks that the same questions come back in the same order."""
+    """Checks that the same questions come back in the same order, also if the input is reversed."""
     _expect([q.id for q in trial.out] == [q.id for q in trial.given], "it returns other questions")
     backwards = run(trial.step, trial.kit, trial.given[::-1])
     _expect(backwards == trial.out[::-1], "the order of the questions changes its output")
 
 
 def question_batch(trial: Trial) -> None:
-    """Checks f(a + b) == f(a) + f(b): batching does not change the output."""
+    """Checks f(a + b) == f(a) + f(b): neither batching nor a repeated question changes the output."""
     for cut in range(len(trial.given) + 1):
         halves = [run(trial.step, trial.kit, part) for part in (trial.given[:cut], trial.given[cut:])]
         _expect(halves[0] + halves[1] == trial.out, f"a cut after {cut} questions changes its output")
@@ -56,7 +56,7 @@ def question_batch(trial: Trial) -> None:
 
 
 def question_writes(trial: Trial) -> None:
-    """Checks that the step changes only the fields in writes()."""
+    """Checks that the step changes only fields and replies in writes(). Hits and faults may change."""
     writes = trial.step.writes()
     declared = {"faults", "replies", "hits", *(w.split(".")[0] for w in writes)}
     for before, after in zip(trial.given, trial.out, strict=True):
@@ -73,7 +73,8 @@ def question_writes(trial: Trial) -> None:
 
 
 def question_reads(trial: Trial) -> None:
-    """Checks that the step reads only the fields in reads(). All others are replaced by bombs that raise."""
+    """Checks that the step reads only the fields in reads(). Undeclared replies, scores and fields of
+    POISONED are replaced by bombs that raise; no output in writes() may depend on them."""
     reads, writes = trial.step.reads(), trial.step.writes()
     try:
         out = run(trial.step, trial.kit, [poisoned(q, reads) for q in trial.given])
@@ -85,7 +86,7 @@ def question_reads(trial: Trial) -> None:
 
 
 def question_turns(trial: Trial) -> None:
-    """Checks that a step for earlier turns (`of_turns`) only skips its replies for other questions."""
+    """Checks that a step for earlier turns (`of_turns`) only skips its replies if there are no turns."""
     into = named(trial.step.writes(), "replies") if of_turns(trial.step) else []
     for before, after in zip(trial.given, trial.out, strict=True):
         if into and not before.turns:
@@ -104,7 +105,7 @@ def _written(question: Question, name: str) -> Any:
 
 
 def question_bound(trial: Trial) -> None:
-    """Checks that calls, hits and ranking of each question stay within the step's bound."""
+    """Checks that calls, hits and ranking of each question stay within the step's bound, if it has one."""
     if not is_bounded(trial.step):
         return
     for q in trial.given:
@@ -139,7 +140,7 @@ def corpus_batch(trial: Trial) -> None:
 
 
 def corpus_faults(trial: Trial) -> None:
-    """Checks that a faulty row passes unchanged."""
+    """Checks that a row with a fault gives one row with the same fault."""
     fault = {"step": "read", "reason": "made_up", "detail": "for this check", "transient": False}
     column = pa.array([fault, *trial.given["fault"].to_pylist()[1:]], arrow.FAULT)
     at = trial.given.schema.get_field_index("fault")
@@ -157,7 +158,8 @@ def corpus_writes(trial: Trial) -> None:
 
 
 def corpus_reads(trial: Trial) -> None:
-    """Checks that the step reads only the columns in reads(): all others are removed from its input."""
+    """Checks that the step reads only the columns in reads(), source and fault. All others are removed from
+    its input, and no column in writes() may change."""
     reads = {*trial.step.reads(), "source", "fault"}
     given = trial.given.select([n for n in trial.given.column_names if n in reads])
     try:
@@ -170,7 +172,7 @@ def corpus_reads(trial: Trial) -> None:
 
 
 def corpus_bound(trial: Trial) -> None:
-    """Checks that the rows made of each source stay within the step's bound."""
+    """Checks that the rows of each source stay within the step's bound, if any, for the longest text."""
     if not is_bounded(trial.step):
         return
     column = next(c for c in ("chunk_text", "text", "content") if c in trial.given.column_names)
@@ -186,7 +188,7 @@ Law = Callable[[Trial], None]
 
 
 def _by_name(*laws: Law) -> dict[str, Law]:
-    """Maps the laws of one half by name: `question_rows` -> "rows"."""
+    """Maps names to the laws of one half: "rows" -> `question_rows`."""
     return {law.__name__.partition("_")[2]: law for law in laws}
 
 
@@ -208,7 +210,7 @@ class Burst(Exception):
 
 
 class Bomb:
-    """Placeholder for an undeclared field. Copying is allowed; any other use raises Burst."""
+    """Placeholder for an undeclared field. It may be passed on; most other uses raise Burst."""
 
     def _burst(self, *args: Any, **kwargs: Any) -> Any:
         raise Burst("a field of the question was used")
@@ -238,7 +240,7 @@ POISONED = ("text", "body", "asked_at", "citations", "answer", "outcome", "origi
 
 
 def poisoned(question: Question, reads: frozenset[str]) -> Question:
-    """Returns the question with bombs in all undeclared fields, among them an added reply `gold`."""
+    """Puts bombs into a question's undeclared fields (POISONED), replies and scores; adds a reply `gold`."""
     change: dict[str, Any] = {name: Bomb() for name in POISONED if name not in reads}
     told = {**question.replies, "gold": Reply("the gold answer", ANSWERED)}
     change["replies"] = Poisoned(told, named(reads, "replies"))

@@ -1,7 +1,8 @@
 """Reader of recipes in YAML: steps, gates, variants, and fields set from outside.
 
-A variant is another recipe with some fields changed (`like`, `set`). `--set STEP[:INTO].FIELD=VALUE` changes
-the YAML tree before steps are built: the value is checked like the file's own, and is in the digest as well.
+A variant is a file that changes some fields of another recipe (`like`, `set`). The option
+`--set STEP[:INTO].FIELD=VALUE` changes the YAML tree before steps are built. So its value is checked like the
+file's own, and changes the digest.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from raypipe.recipes.wiring import HALVES, misfits, step_of
 from raypipe.text.template import ByLabel
 
 KEYS = ("about", "corpus", "question")
-"""Keys of a whole recipe."""
+"""Keys of a complete recipe, which is no variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,13 @@ class WrittenStep:
 
 def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
     """Reads the recipe in a YAML file. `resolve` turns the names in steps (models, fitted numbers) into
-    values. `find` returns the file of the recipe that a variant changes; None: that file is in the same
+    values. `find`: name of the recipe that a variant changes -> its file; None: the file is in the same
     folder. Raises ConfError with the file, the place in it, and the expected and found values."""
     return from_tree(path.stem, read_tree(path, find), Where(str(path)), resolve)
 
 
 def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str, Any]:
-    """Reads the tree of a recipe's file; of a variant, the tree of the complete recipe with its changes."""
+    """Reads the tree of a recipe's file. A variant gives the complete recipe's tree with its changes."""
     tree, where = config.read_yaml(path), Where(str(path))
     if "like" not in tree:
         return tree
@@ -71,7 +72,8 @@ def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str
 
 
 def copied_steps(tree: Mapping[str, Any], where: Where) -> tuple[list[WrittenStep], dict[str, Any]]:
-    """Returns the steps of a complete recipe's tree, and a copy of the tree that shares their `fields`."""
+    """Returns the steps of a complete recipe's tree, and a copy of the tree. A change of a step's `fields`
+    changes the copy."""
     halves = {half: list(written_steps(tree, half, where)) for half in HALVES}
     items = {half: [{s.key: s.fields} for s in steps] for half, steps in halves.items()}
     return [s for steps in halves.values() for s in steps], {**tree, **items}
@@ -80,7 +82,7 @@ def copied_steps(tree: Mapping[str, Any], where: Where) -> tuple[list[WrittenSte
 def written_steps(
     tree: Mapping[str, Any], half: str, where: Where, errors: Errors = None
 ) -> Iterator[WrittenStep]:
-    """Yields the steps of one half of a tree. Errors are collected in `errors`; None: the first is raised."""
+    """Yields the right steps of one half of a tree. Adds errors to `errors`; None: raises the first one."""
     items, here, taken = tree.get(half, []), where.at(half), set[str]()
     if not isinstance(items, list):
         with collected(errors):
@@ -123,7 +125,7 @@ def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve
 
 
 def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
-    """Returns all errors in a recipe's tree. Only if all fields are right, checks that the steps fit."""
+    """Returns the errors in a recipe's tree. Checks that steps fit together only if all fields are right."""
     errors: list[RaypipeError] = [
         where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), KEYS)}")
         for key in tree
@@ -177,9 +179,9 @@ def _labels(tree: Any, where: Where) -> tuple[str, ...]:
 
 
 def swapped(recipe: Recipe, name: str, other: Recipe) -> Recipe:
-    """Replaces the stage `name` by the stage of this name in `other`. A run of the result measures the share
-    of the stage in a difference between both recipes. Raises ConfError if a recipe lacks the stage, or if the
-    steps do not fit together."""
+    """Replaces the stage `name` of a recipe by the stage of this name in `other`. A run of the result
+    measures the share of this stage in a difference between the two recipes. Raises ConfError if a recipe
+    lacks the stage, or if the steps do not fit together."""
     for r in (recipe, other):
         known = [s.name for s in (*r.corpus, *r.question)]
         if name not in known:
@@ -250,8 +252,8 @@ def read_points(text: str) -> list[str]:
 
 
 def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) -> dict[str, Any]:
-    """Sets fields in a copy of a complete recipe's tree. Raises ConfError if a name matches no step or
-    several, if the step lacks the field, and if a field is set twice."""
+    """Sets fields in a copy of a complete recipe's tree. Raises ConfError for a name of no step or of
+    several, a field that the step lacks or that is set twice, and a path into a value that is no mapping."""
     steps, out = copied_steps(tree, where)
     done: dict[tuple[str, ...], str] = {}
     for one in map(read_setting, settings):
@@ -301,7 +303,7 @@ def _into(step: WrittenStep) -> str:
 
 
 def _address(step: WrittenStep, steps: Sequence[WrittenStep]) -> str:
-    """Returns the shortest name that matches only this step."""
+    """Returns the shortest name that matches only this step: VERB, VERB:INTO or a name with #N."""
     alike = [s for s in steps if s.verb == step.verb]
     if len(alike) == 1:
         return step.verb

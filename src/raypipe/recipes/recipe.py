@@ -1,7 +1,7 @@
 """A recipe: a question-answering system as data, two lists of frozen steps with gates and digests.
 
-A recipe determines *what* is computed. Batch sizes, actors, GPUs, paths and addresses are in the cluster file
-and are not part of a digest.
+A recipe determines *what* is computed. Batch sizes, actors, GPUs and addresses are in the cluster file, paths
+of models in models.yaml. None of them is part of a digest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stage(Generic[S]):
 
     @property
     def verb(self) -> str:
-        """Name without `into` and number: "fuse" of "fuse:final"."""
+        """Name without `into` and number: "fuse:final" -> "fuse", "rerank#2" -> "rerank"."""
         return self.name.partition("#")[0].partition(":")[0]
 
     def kind(self) -> str:
@@ -48,8 +48,7 @@ class Stage(Generic[S]):
 
     def digest(self) -> str:
         """Returns the digest of all that determines the stage's output: class, version, fields, gate, and the
-        source of a class from outside. The adapters of a model that counts tokens do not: they are left out.
-        """
+        source of a class from outside. Leaves out adapters of the model `tokenizer`: it only counts."""
         if self.written:
             return self.written
         step: Any = self.step
@@ -60,7 +59,7 @@ class Stage(Generic[S]):
         return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 
     def admits(self, question: Question) -> bool:
-        """Returns whether the gate admits a question: each reply in it has an admitted label."""
+        """Returns whether a question has each reply that the gate names, with an admitted label."""
         return all(
             r in question.replies
             and question.replies[r].label in (x.of(question) if isinstance(x, ByLabel) else x)
@@ -74,7 +73,7 @@ class Stage(Generic[S]):
 
 
 def faults_at(stage: Stage[Step], question: Question) -> list[Fault]:
-    """Returns the faults that a stage put on a question or on a reply of it."""
+    """Returns the faults that a stage put on a question, then those of the replies that the stage writes."""
     into = named(stage.step.writes(), "replies")
     names = {stage.name, *(f"{stage.verb}:{name}" for name in into)}
     replies = (question.replies[name].fault for name in into if name in question.replies)
@@ -94,19 +93,19 @@ class Recipe:
     corpus: tuple[Stage[CorpusStep], ...]
     question: tuple[Stage[Step], ...]
     file: str = ""  # path that it was read from; not identity
-    sets: tuple[str, ...] = ()  # --set values in place of the file's; not identity: the steps are
+    sets: tuple[str, ...] = ()  # the --set arguments, already applied to the steps; not identity
 
     @property
     def title(self) -> str:
         return titled(self.name, self.sets)
 
     def digest(self) -> str:
-        """Returns the digest of the steps and gates that act on a question without earlier turns."""
+        """Returns the digest of the recipe's stages, except stages that act only on earlier turns."""
         asked = (s.digest() for s in self.question if not of_turns(s.step))
         return digest("recipe", *(s.digest() for s in self.corpus), "/", *asked)
 
     def turns_digest(self) -> str:
-        """Returns the digest of the steps that read earlier turns; "" without such steps."""
+        """Returns the digest of the stages that act only on earlier turns; "" if the recipe has none."""
         steps = [s.digest() for s in self.question if of_turns(s.step)]
         return digest("turns", *steps) if steps else ""
 
@@ -143,7 +142,8 @@ class Recipe:
         return tuple(m for m in models if m.kind == "generator")
 
     def unread(self) -> list[str]:
-        """Returns a warning for each embedder that reads fewer tokens than a passage may have."""
+        """Returns a warning for each embedder that reads fewer tokens than a passage may have. Checks only a
+        split with the field `tokens`: a passage limited in characters gives no warning."""
         most = max((getattr(s.step, "tokens", None) or 0 for s in self.corpus), default=0)
         return [
             f"{m.name} reads {m.max_tokens} tokens: the end of a passage of {most} is not in its vector"
@@ -163,12 +163,12 @@ class Recipe:
         return any(step_contract.searches_all(s.step) for s in self.question)
 
     def conditions(self) -> dict[str, str]:
-        """Maps each stage with a condition (field `where` of its step) to that condition."""
+        """Maps the name of each stage with a condition (field `where` of its step) to that condition."""
         return {s.name: where for s in self.question if (where := getattr(s.step, "where", ""))}
 
     def needs_passages(self) -> bool:
-        """Returns whether passages are the recipe's only evidence: it reads the index, and no reference, such
-        as a graph, brings evidence."""
+        """Returns whether passages are the recipe's only evidence: the recipe reads the index, and has no
+        reference, such as a graph, that brings evidence."""
         return bool(self._of_index()) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def reads_cited_alone(self) -> bool:
@@ -180,7 +180,7 @@ class Recipe:
         return {field for s in self.question for field in s.step.reads() if field.startswith("index.")}
 
     def models(self) -> tuple[Model, ...]:
-        """Returns every model that a step names, each once, in order of appearance."""
+        """Returns every model that a step names, each once, in order; without absent ones (loader: none)."""
         return tuple(self.named(Model))
 
     def chats(self) -> list[step_contract.ChatKind]:
@@ -199,10 +199,10 @@ def row_key(question: Question, snapshot: str, everything: bool = False, turns: 
     """Returns the key of a question's answer. Questions with equal keys get equal answers from one recipe.
 
     The key covers text, body, time and evidence. The evidence is the citations in order, with the fields that
-    a recipe can show. Without citations it is the snapshot, the searched sources of the store. With
-    `everything` (the recipe searches the whole store) or a condition `where` it is citations and snapshot. If
-    the question has earlier turns, and the recipe reads them, the key also covers the turns and `turns`, the
-    `Recipe.turns_digest`.
+    a recipe can show. `snapshot`, the searched sources of the store, is part of it in three cases: the
+    question's citations are None, it has a condition `where`, or `everything` (the recipe searches the whole
+    store). `turns` is `Recipe.turns_digest`: if it is not empty and the question has earlier turns, the key
+    also covers the turns and this digest.
     """
     evidence = [
         part
@@ -223,9 +223,9 @@ RANKING = ("order", "hits", "citations")
 
 
 def ranking_of(recipe: Recipe) -> Recipe:
-    """Reduces a recipe to the steps that rank, and to steps that these read from. Drops the gates on replies
-    of dropped steps, so a question that such a gate would keep out is ranked, too. Raises ConfError if the
-    recipe ranks nothing."""
+    """Reduces a recipe to the stages that rank, and to stages whose output these need. Drops the gates on
+    replies of dropped stages, so a question that such a gate would keep out is ranked, too. Raises ConfError
+    if the recipe ranks nothing."""
     needed: set[str] = set()
     kept: list[Stage[Step]] = []
     for stage in reversed(recipe.question):

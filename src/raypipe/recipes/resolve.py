@@ -1,7 +1,8 @@
 """Resolution of the names in a recipe: models, prompts, grammars, schemas, fitted numbers.
 
-A name is looked up in the folders of conf. A step receives the value, never the name: a prompt's text, a
-model's identity, a grammar's bytes. So a file may move, but a changed word changes the digest.
+A name is looked up in the configuration: its folders, models.yaml and graphs.yaml. A step receives the value:
+a prompt's text, a model's identity, a grammar's text. So a file may move, but a changed word changes the
+digest. Only the name of an adapter stays a name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ T = TypeVar("T")
 Read = Callable[[Any, Where], T]
 
 FITTED: tuple[type[Any], ...] = (Fitted, AnswerProbability, FusionWeights)
-"""Content of a file under fitted/: numbers for `extract`, `decide` and `fuse`."""
+"""Records that a file under fitted/ may hold: numbers for `extract`, `decide` and `fuse`."""
 
 
 ENTRIES: Registry[type[Reference[Any]]] = Registry("entries", {"examples": PoolRef}, "a reference")
@@ -45,8 +46,8 @@ FILES: Registry[type[Any]] = Registry("files", {}, "a dataclass")
 
 
 def file_record(hint: type[Any]) -> type[Any]:
-    """Returns the record type of the files in the folder of `hint`: `hint`, or a plugin's type if `hint` is
-    abstract. Raises ConfError if no plugin has one."""
+    """Returns the record type of the files in the folder `hint.FOLDER`. It is `hint` itself, or a plugin's
+    type if `hint` is no dataclass. Raises ConfError if no plugin has one."""
     if is_dataclass(hint):
         return hint
     folder: str = hint.FOLDER
@@ -56,8 +57,8 @@ def file_record(hint: type[Any]) -> type[Any]:
 
 
 class Readers(Mapping[Any, Read[Any]]):
-    """Readers of field values by type: the given ones, and others made on demand. The latter read references
-    to entries of graphs.yaml, records in files of a conf folder, and tables of values by label."""
+    """Readers of field values by type. Some are given; others are made on demand, for references to entries
+    of graphs.yaml, for records in files of a conf folder, and for tables of values by label."""
 
     def __init__(self, files: Conf, places: Mapping[str, str], known: Mapping[Any, Read[Any]]) -> None:
         self._files, self._places = files, places
@@ -90,9 +91,9 @@ def resolvers(
     graphs: Mapping[str, str] = MappingProxyType({}),
     instead: Mapping[Any, Read[Any]] = MappingProxyType({}),
 ) -> Readers:
-    """Returns readers for every type that a field of a step can name. `graphs`: entry of graphs.yaml -> place
-    of the data; the key "" has a place for any entry that it fits (`Reference.lies_at`). `instead`: type ->
-    reader that replaces the usual one."""
+    """Returns readers for every type that a field of a step can name. `instead`: type -> reader that replaces
+    the usual one. `graphs`: entry of graphs.yaml -> file, folder or address of its data, in place of the
+    entry's own. The value of the key "" is for each unnamed entry that accepts it (`Reference.lies_at`)."""
     known: dict[Any, Read[Any]] = {
         Model: _model(models),
         **{c: _written(c, "fitted", partial(files.find, "fitted")) for c in FITTED},
@@ -111,7 +112,7 @@ def prompt_file(files: Conf, name: str) -> Prompt:
 
 
 def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
-    """Finds the value of a name. Errors give the place of the name in its file."""
+    """Finds the value of a name. A ConfError is raised again with the place of the name in its file."""
     if not isinstance(value, str):
         raise where.error(f"expected the name of {what}, found {config.kind_of(value)}")
     try:
@@ -153,7 +154,7 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
 
 
 def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], resolve: Resolve) -> Read[Any]:
-    """Makes a reader for the name of an entry in graphs.yaml of one of the kinds of `cls`."""
+    """Makes a reader for the name of an entry in graphs.yaml, which must have a kind of `cls.kinds`."""
 
     def find(name: str) -> Reference[Any]:
         path = files.file("graphs.yaml")

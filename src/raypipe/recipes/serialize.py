@@ -1,9 +1,8 @@
 """Conversion of a complete recipe to plain JSON and back, including the models, prompts and numbers it names.
 
-A release is opened from this JSON, so it depends neither on the configuration folders nor on their present
-content. Reading constructs only classes that a step's field can hold, and checks the digest that was stored.
-A step from outside raypipe is imported for running (`from_plain`), but not for reading (`description`). No
-files are read.
+A release is opened from this JSON, so it does not depend on the configuration folders. Reading constructs
+only classes that a step's field can hold, and checks the stored digest. A step named MODULE:NAME, from
+outside raypipe, is imported for running (`from_plain`), but not for reading (`description`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ _CLASS, _TUPLE, _MAP = "is", "tuple", "map"  # keys in JSON: class of an object,
 
 
 def to_plain(recipe: Recipe) -> dict[str, Any]:
-    """Converts a recipe to JSON values. Raises TypeError for a field that no recipe file can give."""
+    """Converts a recipe to JSON values. Raises TypeError for a field that no recipe file can give, and for a
+    step that was read from a record and not imported."""
     return {
         "name": recipe.name,
         "about": recipe.about,
@@ -44,14 +44,15 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
 
 
 def description(tree: Mapping[str, Any]) -> Recipe:
-    """Rebuilds a recipe of `to_plain` for reading only: nothing from outside is imported. Raises as
-    `from_plain` does, but trusts the record about steps from outside."""
+    """Rebuilds a recipe from the JSON of `to_plain`, for reading only. Steps named MODULE:NAME are not
+    imported: their recorded digests are trusted. Else raises as `from_plain` does."""
     return from_plain(tree, imported=False)
 
 
 def from_plain(tree: Mapping[str, Any], imported: bool = True) -> Recipe:
-    """Rebuilds a recipe of `to_plain`, ready to run: steps from outside are imported. Raises ConfError if
-    this raypipe, or the present source of such a step, would compute something else."""
+    """Rebuilds a recipe from the JSON of `to_plain`, ready to run: steps from outside are imported. Raises
+    ConfError if the JSON has another format, if the recipe's digest differs in this raypipe, and if the
+    source of a step from outside is missing or has changed."""
     try:
         corpus, question = (tuple(_opened(s, imported) for s in tree[h]) for h in ("corpus", "question"))
         sets = tuple(tree.get("sets", ()))
@@ -85,7 +86,7 @@ class UnopenedStep:
 
     @property
     def scope(self) -> Any:
-        """Scope of a search step; "own" if it names none."""
+        """Scope of a search step; "own" if the record has none."""
         return self.fields.get("scope", "own")
 
     def reads(self) -> frozenset[str]:
@@ -137,7 +138,7 @@ def _opened(tree: Mapping[str, Any], imported: bool) -> Stage[Any]:
 
 
 def _own_classes(cls: type[Any], plugin: Plugin) -> dict[str, type[Any]]:
-    """Returns a step's classes from outside by path: its own, and those that its fields can hold."""
+    """Maps paths to classes from outside: the step's own class, and classes that its fields can hold."""
     found = [c for c in _reachable([cls]) if classes().get(c.__name__) is not c]
     return {plugin.path if c is cls else f"{c.__module__}:{c.__qualname__}": c for c in found}
 
@@ -188,8 +189,7 @@ def _mappings(tree: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def references_in(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the references in a tree of `to_plain`, of any raypipe version: objects with place and
-    version."""
+    """Yields the references in a tree of `to_plain`, of any raypipe: objects with name, where and version."""
     return filter(_is_reference, _mappings(tree))
 
 
@@ -198,9 +198,9 @@ def _is_reference(tree: Mapping[str, Any]) -> bool:
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yields path and text of every value in a part of a `to_plain` tree, for people. For a model or
-    reference yields its name, then the fields of its identity below the same path. For a model adopted as an
-    original yields its name, `adopted_as` with the original's name, then the original's fields."""
+    """Yields (path, text) of each value in a part of a `to_plain` tree, for people; a list is one value. A
+    model or a reference yields its name, then the fields of its identity below the same path. A model that is
+    adopted as another one yields its name, the other's name at `adopted_as`, then the other's fields."""
     if isinstance(tree, Mapping) and _MAP in tree:
         tree = {str(_shown(k)): v for k, v in tree[_MAP]}
     elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:
@@ -234,8 +234,8 @@ def _shown(tree: Any) -> str:
 
 @functools.cache
 def classes() -> Mapping[str, type[Any]]:
-    """Returns every dataclass that a recipe can hold, by name: steps, and the classes of their fields. Steps
-    of plugins with locked versions are included, and imported only for a name that the core lacks."""
+    """Maps names to the dataclasses that a recipe can hold: steps, and the classes of their fields. Includes
+    classes of plugins with locked versions, which are imported only for a name that the core lacks."""
     return _Classes()
 
 
@@ -271,7 +271,7 @@ def _by_name(made: Iterable[type[Any]]) -> dict[str, type[Any]]:
 
 
 def _reachable(steps: Iterable[type[Any]]) -> list[type[Any]]:
-    """Returns these dataclasses, and all that their fields can hold."""
+    """Returns these dataclasses, and all dataclasses that their fields can hold at any depth."""
     found: list[type[Any]] = []
     waiting: list[Any] = list(steps)
     while waiting:

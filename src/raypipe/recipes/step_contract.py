@@ -37,22 +37,22 @@ def step_class(path: str) -> tuple[type[Any], Plugin]:
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
-    """Returns the token limit of a deciding step's answers, with the tokenizer that counts. By default
-    returns None: answers have no limit."""
+    """Returns the token limit of a deciding step's answers, and the tokenizer that counts their tokens. By
+    default returns None: answers have no limit."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
 
 
 def answering(step: Step) -> tuple[str, ...]:
-    """Returns the replies that a deciding step takes the answer from (`prefers`), first choice first. By
-    default they are not known: ()."""
+    """Returns the names of the replies that a deciding step takes the answer from (method `prefers`), first
+    choice first. By default returns (): they are unknown."""
     prefers: Callable[[], tuple[str, ...]] | None = getattr(step, "prefers", None)
     return () if prefers is None else prefers()
 
 
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
     """Returns the kinds of sources to search: field `kinds` of a step that reads `content`. By default
-    returns None: all kinds."""
+    returns None: the step does not limit them."""
     kinds = getattr(step, "kinds", None)
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
@@ -63,14 +63,14 @@ def searches_all(step: Step) -> bool:
 
 
 def approximate(step: Step) -> tuple[Approximate, int] | None:
-    """Returns the fields `ann` and `top` (chunks to find) of a step that searches approximately. By default
-    returns None: the step searches exactly, or not at all."""
+    """Returns the fields `ann` and `top` (chunks to find) of a step that searches approximately. Returns None
+    if the step searches exactly, or not at all."""
     settings = getattr(step, "ann", None)
     return None if settings is None else (settings, cast(Any, step).top)
 
 
 def table_of(step: CorpusStep) -> Table:
-    """Returns the table that a corpus step fills, by the columns that it declares."""
+    """Returns the table that a corpus step fills, as its declared columns show."""
     return table_with(step.writes(), step.reads())
 
 
@@ -100,15 +100,15 @@ Shown: TypeAlias = Callable[[Sequence[Question]], Awaitable[list[str]]]
 
 
 def shows_passages(step: Step) -> bool:
-    """Returns whether the step makes a reply from the passages of the ranking."""
+    """Returns whether the step writes a reply, reads the ranking's passages, and keeps their order."""
     reads, writes = step.reads(), step.writes()
     replies = any(w.startswith("replies.") for w in writes)
     return replies and {"order", "index.text"} <= reads and "order" not in writes
 
 
 def shown_of(step: Step, kit: Kit) -> Shown:
-    """Opens the function that gives the passage text a step reads, by the step's method `shown`. By default a
-    step reads all passages of the ranking."""
+    """Returns a function that gives the passage text which a step reads, from the step's method `shown`. By
+    default a step reads all passages of the ranking."""
     opened: Callable[[Kit], Shown] | None = getattr(step, "shown", None)
     if opened is not None:
         return opened(kit)
@@ -127,13 +127,13 @@ def holds_golds(step: Step) -> bool:
 
 
 def models_of(step: Step | CorpusStep) -> list[Model]:
-    """Returns the models in a step's fields and references, each once."""
+    """Returns the models in a step's fields and references, each once, without absent ones (loader: none)."""
     return named_by(Model, step)
 
 
 def asked_models(step: Step | CorpusStep) -> list[Model]:
-    """Returns the models that a step calls, each once. Models that only count tokens are left out: those of
-    kind tokenizer, and a language model that only the field `tokenizer` names."""
+    """Returns the models that a step calls, each once. Models that only count tokens are left out: models of
+    kind tokenizer, and a language model that only the field `tokenizer` names. So are absent models."""
     fields = [getattr(step, f.name) for f in dataclasses.fields(cast(Any, step)) if f.name != "tokenizer"]
     return [m for m in _named(*fields) if isinstance(m, Model) and m.kind != "tokenizer"]
 
@@ -143,8 +143,8 @@ ChatKind: TypeAlias = tuple[Model, Sampling, str | None]
 
 
 def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
-    """Returns the kinds of chats that steps send (method `sampling`, field `adapter`). By default a chat
-    samples at most 16 tokens, without an adapter."""
+    """Returns the kinds of chats that steps send, one per step, language model and adapter. Without the
+    method `sampling` a chat has at most 16 tokens; without the field `adapter` it has no adapter."""
     found: list[ChatKind] = []
     for step in steps:
         sampling = step.sampling() if hasattr(step, "sampling") else Sampling(max_tokens=16)
@@ -154,7 +154,7 @@ def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
 
 
 def requested_by(step: Step | CorpusStep) -> list[Reference[Any]]:
-    """Returns the references of a step that send requests, such as graphs behind a server, each once."""
+    """Returns the references of a step that send requests to a server, such as graphs, each once."""
     return [ref for ref in named_by(Reference, step) if ref.periods() is not None]
 
 

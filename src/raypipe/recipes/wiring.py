@@ -77,20 +77,21 @@ STEPS: Mapping[str, type[Any]] = ChainMap(QUESTION_STEPS, CORPUS_STEPS)  # type:
 
 
 def step_of(half: str, verb: str) -> tuple[type[Any], Plugin | None]:
-    """Returns the class of a verb, and the class's origin if the digest of the source is part of a step's
-    identity; None for the core and for plugins with locked versions. Raises KeyError if the half lacks the
-    verb, and ConfError if a plugin's class is not a step."""
+    """Returns the class of a verb, and its plugin if the digest of the plugin's source is part of a step's
+    identity. The plugin is None for the core's verbs and for plugins with locked versions. Raises KeyError if
+    the half lacks the verb, and ConfError if a plugin's class cannot be used."""
     added = HALVES[half].added(verb)
     return (HALVES[half][verb], None) if added is None or added.table.locked else step_class(added.value)
 
 
 GIVEN = frozenset({"text", "body", "asked_at", "citations", "turns", "index.layouts"})
-"""Fields of a question before the first step, and the layouts of files in the index."""
+"""Names that the first question step may read: fields of a question, and the layouts of files."""
 
 
 def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
-    """Returns an error for each place where steps do not fit together: a step reads a field that no earlier
-    step writes, fitted numbers belong to another recipe, or a step serves neither answer nor ranking."""
+    """Returns errors for the places where steps do not fit together. A step may read a field that no earlier
+    step writes, search vectors that the corpus half lacks, have numbers fitted to another recipe, or serve
+    neither answer nor ranking."""
     errors: list[RaypipeError] = []
     columns = frozenset({"source", "kind", "content", "fault"})
     for i, stage in enumerate(recipe.corpus):
@@ -137,8 +138,8 @@ def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
 
 
 def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
-    """Yields an error for each pool that keeps fewer passages than later steps seek there: WeKnow's K >= M +
-    N for a pool of K, in which two steps seek M and N."""
+    """Yields an error for each pool that is too small. A pool is the `top` passages of a step among which
+    later steps search. It must have as many as these steps find together: WeKnow's K >= M + N."""
     searches = [(i, s) for i, s in enumerate(recipe.question) if getattr(s.step, "among", ())]
     for i, pool in enumerate(recipe.question):
         name: str | None = getattr(pool.step, "into", None)
@@ -168,8 +169,8 @@ def _unwritten(
 
 
 def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
-    """Returns the origins of the fitted numbers in a recipe. Keys: a stage with fitted fields, or "adapter
-    NAME of STAGE" for an adapter that the stage may use and `raypipe finetune` made."""
+    """Returns the origins of what was fitted in a recipe. A key is the name of a stage with fitted numbers,
+    or "adapter NAME of STAGE" for an adapter that the stage may use and `raypipe finetune` made."""
     found: dict[str, FittedOn] = {}
     for stage in recipe.question:
         if (on := fitted_on(stage.step)) is not None:
@@ -185,7 +186,8 @@ def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
 
 
 def trained_on(adapter: Path) -> FittedOn | None:
-    """Returns the questions that an adapter was trained on, from its recipe; None: another tool made it."""
+    """Returns the origin of an adapter's training labels, from a file in its folder. Returns None if the file
+    is missing or names no labels, as for an adapter of another tool."""
     made = read_yaml(adapter / RECIPE) if (adapter / RECIPE).is_file() else {}
     if not isinstance(labels := made.get("labels"), dict):
         return None
@@ -194,15 +196,16 @@ def trained_on(adapter: Path) -> FittedOn | None:
 
 
 def fitted_on(step: Any) -> FittedOn | None:
-    """Returns the origin of the numbers in the field `fitted` of a step; None: it has none."""
+    """Returns the origin of the numbers in the field `fitted` of a step; None if the step has none."""
     found = getattr(getattr(step, "fitted", None), "fitted_on", None)
     return found if isinstance(found, FittedOn) else None
 
 
 def basis(recipe: Recipe, name: str) -> str:
-    """Returns the digest of all that numbers fitted for one stage depend on: all stages before, and the
-    stage's fields except those that the fit sets (`given_by_fit`). A reference that brings evidence counts
-    only by name, so a daily update of a graph leaves a fit valid."""
+    """Returns the digest of all that numbers fitted for one stage depend on: the corpus half, the question
+    stages before it, and the stage's fields except fields that the fit sets (`given_by_fit`). Leaves out
+    steps for earlier turns. A reference that brings evidence counts only by type and name, so a daily update
+    of a graph leaves a fit valid. Raises ConfError if no such stage exists."""
     before: list[str] = [_named(s, frozenset()) for s in recipe.corpus]
     for stage in (s for s in recipe.question if not of_turns(s.step)):
         if stage.name == name:

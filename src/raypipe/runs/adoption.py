@@ -43,7 +43,7 @@ from raypipe.store.sources import all_sources
 LOOKED_BACK = 50  # newest finished runs in which the original is searched
 REQUESTS, FEWEST = 100, 20  # most requests to compare; fewest that must be found in the memo
 EACH = 10  # most requests recorded of one call
-TRIED = 200  # most questions and pages whose requests are repeated
+TRIED = 200  # most questions, and (page, embedder) pairs, whose requests are repeated
 LEAST: Mapping[ModelKind, float] = {"embedder": 0.97, "reranker": 0.97, "generator": 0.9}
 """Least agreement to pass. Embedders and rerankers: share of text pairs that both models order alike, by
 closeness to a third text or to a query. Generators: share of equal replies."""
@@ -93,7 +93,7 @@ class AdoptionRecord:
 
 
 def adoptions(store: Store) -> dict[str, AdoptionRecord]:
-    """Maps the own identity of each adopted model to its record."""
+    """Maps the own identity (`digests.own_identity`) of each adopted model to its record."""
     mend = "Remove the file, and adopt the model again"
     names = store.files.names(ADOPTED)
     records = {n: read_record(store, f"{ADOPTED}/{n}", AdoptionRecord, mend) for n in names}
@@ -106,7 +106,8 @@ def keep(store: Store, new: Model, adoption: Adoption) -> None:
 
 
 def end(store: Store, name: str) -> Adoption:
-    """Ends the adoption of the model with this name, and returns it. Raises ConfError if there is none."""
+    """Ends the adoption of the model with this name, and returns it. If several have the name, ends only one.
+    Raises ConfError if there is none."""
     known = {record.name: (id, record) for id, record in adoptions(store).items()}
     if name not in known:
         raise ConfError(f"{store.uri}: no model {name!r} is adopted; {did_you_mean(name, known)}")
@@ -116,10 +117,10 @@ def end(store: Store, name: str) -> Adoption:
 
 
 def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:
-    """Finds the original model that `new` shall count as, and the last run that names the original. `name`:
-    name or repository of the original. Raises ConfError if no run names such a model, or if the adoption is
-    not possible: the models share an identity, the original or `new` is part of another adoption, kind or dim
-    differ, or an adapter is missing."""
+    """Finds the original that `new` shall count as, and the newest run that names it. `name`: name or
+    repository of the original. Searches the last LOOKED_BACK finished runs, and raises ConfError if they name
+    no such model except `new` itself. Raises it also if the original is itself adopted, `new` is the original
+    of another adoption, kind or dim differ, or `new` lacks an adapter."""
     named, known, same = dict[str, None](), adoptions(store), False
     for run in recent(store, LOOKED_BACK):
         for old in (Model(**fields) for fields in fields_of(run.recipe, Model)):
@@ -186,9 +187,10 @@ class _RequestRecorder(ForwardingKit[Kit]):
 
 
 def requests_of(store: Store, run: Run, old: Model) -> dict[Any, Any]:
-    """Repeats a run's requests to a model with cached values, and returns at most REQUESTS with their cached
-    answers. Sends none. Each question or page is followed until a value is not cached. Raises ConfError if
-    this raypipe would compute the recipe differently."""
+    """Returns at most REQUESTS requests of a run's recipe to a model, with their cached answers. Sends none:
+    questions of the run and a random sample of the store's pages pass the recipe with cached values, each
+    until a value is not cached. Raises ConfError if this raypipe would compute the recipe differently, and
+    StageError if a stage raises for another reason."""
     recipe = from_plain(run.recipe)
     index = LanceIndex(searched_at(store.uri, recipe, run.tables))
     memo = StoreMemo(store.uri, memo_versions(store))
@@ -224,8 +226,9 @@ def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
 
 
 async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
-    """Sends recorded requests to the new model, and compares its answers with the recorded answers. Raises
-    Unavailable, and any error of the model."""
+    """Sends recorded requests to the new model and compares its answers with the recorded ones. A final fault
+    counts as a different reply. Raises Unavailable for a transient fault, and any error of the model. `run`:
+    id of the run that made the requests."""
     ask: Any = getattr(kit, new.kind)(new)
     answers = dict[Any, Any]()
     for common in dict.fromkeys(request[:-1] for request in requests):

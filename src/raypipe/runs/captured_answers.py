@@ -21,7 +21,7 @@ from raypipe.store.lease import claim, claimed
 from raypipe.store.segments import read_lines, segment_names
 
 FORMAT = 1
-DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 random bits, 64 bits that sign them
+DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits in an id: 48 random bits, 64 bits of signature
 SECRET_BYTES = 32
 
 UserVerdict: TypeAlias = Literal["right", "wrong"]
@@ -74,7 +74,8 @@ class CapturedAnswer:
         return [c.url for c in cited], [*used, *(s for c in cited for s in c.sources())]
 
     def own_id(self) -> str:
-        """Returns an id of the question with its evidence. Equal questions with equal evidence share it."""
+        """Returns an id of the question with its evidence. Equal questions with equal evidence share it; so
+        do equal questions over the whole store, even if the store has changed in between."""
         seen = "" if self.citations is None else json.dumps([astuple(c)[1:] for c in self.citations])
         evidence = str(self.citations is None), seen, *([self.where] if self.where else [])
         turns = (part for t in self.turns for part in (t.role, t.text))
@@ -94,18 +95,18 @@ class Feedback:
 
 class AnswerIds:
     """A signer of answer ids: `seconds-drawn-mac` in hex, without dashes. The signature also covers the name
-    of the API key's filter, so an id is invalid under another key."""
+    of the API key's filter, so an id is invalid under a key with another filter."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def draw(self, now: float, asker: str) -> str:
-        """Draws a unique answer id. `now`: seconds since the epoch; `asker`: name of the key's filter."""
+        """Draws a random answer id. `now`: seconds since the epoch; `asker`: name of the key's filter."""
         head = f"{int(now):08x}{secrets.token_hex(DRAWN_CHARS // 2)}"
         return head + self._mac(head, asker)
 
     def given_at(self, id: str, asker: str) -> float | None:
-        """Returns the answer's time (seconds since the epoch); None: the id was not drawn for this key."""
+        """Returns the answer's time (seconds since the epoch); None: the id was not drawn for this filter."""
         head, mac = id[:-MAC_CHARS], id[-MAC_CHARS:]
         if len(id) != 8 + DRAWN_CHARS + MAC_CHARS or not id.isascii():
             return None
@@ -121,7 +122,8 @@ def share_of(answer_id: str) -> float:
 
 
 def answer_ids(store: Store) -> AnswerIds:
-    """Returns the signer with the store's secret, which the first call makes. Raises StoreError."""
+    """Returns the signer with the store's secret, which the first call makes. Raises StoreError if it is
+    damaged."""
     if claimed(store.files, CAPTURE_SECRET) is None:  # if several gateways start together, one makes it
         claim(store.files, CAPTURE_SECRET, secrets.token_bytes(SECRET_BYTES))
     secret = claimed(store.files, CAPTURE_SECRET)

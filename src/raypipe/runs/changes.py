@@ -1,4 +1,4 @@
-"""Changed answers between two finished runs, each with the step where the paths of both runs first diverge.
+"""Changed answers between two finished runs, each with the first place where the paths of both runs diverge.
 
 A path is the sequence of results that led to an answer: hits with the score of each ranker, replies, order,
 answer. A stored answer records them. Runs nothing.
@@ -42,7 +42,7 @@ class Change:
     step: str
     """First place where the paths diverge: a step; row, if the question or its citations differ; evidence, if
     sources were missing in one run only."""
-    cause: Difference | None  # difference of the recipe at `step`, else the nearest before it; None: none
+    cause: Difference | None  # the recipe's difference at or nearest before `step` (`_because`); None: none
     before: GivenAnswer
     after: GivenAnswer
 
@@ -63,14 +63,14 @@ class Changes:
 
 
 def compared_with(store: Store, run: Run) -> Run | None:
-    """Returns the last run before `run` that answered some questions of `run`; None if there is none."""
+    """Returns the last run before `run` that had some of its questions; None if there is none."""
     return earlier_run(store, answer_keys(store, run.run), run.run)
 
 
 def earlier_run(store: Store, questions: Container[str], before: str = "") -> Run | None:
-    """Returns the last finished run that answered some of these questions (ids); None if there is none. Skips
-    oracle runs, in which golds replaced a stage. `before`: id of a run; later runs and the run itself are
-    skipped; "": no run is."""
+    """Returns the last finished run that had some of these questions (ids); None if there is none. Searches
+    the last LOOKED_BACK runs. Skips oracle runs, in which golds replaced a stage. `before`: id of a run; it
+    and later runs are skipped, if it is among the searched runs."""
     runs = recent(store, LOOKED_BACK)
     at = next((i for i, run in enumerate(runs, 1) if run.run == before), 0)
     systems = (run for run in runs[at:] if not run.oracle)
@@ -78,6 +78,7 @@ def earlier_run(store: Store, questions: Container[str], before: str = "") -> Ru
 
 
 def changes(store: Store, before: Run, after: Run) -> Changes:
+    """Compares the answers of two runs of one store, question by question."""
     old, new = answer_keys(store, before.run), answer_keys(store, after.run)
     common = old.keys() & new.keys()
     own = with_lines(differences(before.stages, after.stages), before.recipe, after.recipe)
@@ -110,7 +111,7 @@ class Parting:
 
     step: str  # a stage's name, or one of NO_STEP
     because: Difference | None
-    """Difference of the recipe at the step, else the nearest before it. None: none, noise, or NO_STEP."""
+    """The recipe's difference at or nearest before the step (`_because`). None: none, noise, or NO_STEP."""
     noise: bool  # True: all that the step depends on is equal; its model just replied differently
 
 
@@ -147,7 +148,7 @@ def _moved(
 
 
 def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
-    """Maps each question id to its stored answer. A failed question has the outcome fault."""
+    """Maps each question id to its stored answer. A question without one gets the outcome fault."""
     rows = store.rows("answers", "key", [k.key for k in keys])
     found = dict(zip(arrow.id_texts(rows["key"]), arrow.question.records(rows), strict=True))
     return {k.question: found.get(k.key, Question(k.question, "", outcome="fault")) for k in keys}
@@ -156,7 +157,8 @@ def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
 def _parting(
     a: Question, b: Question, old: AnswerKey, new: AnswerKey, stages: Sequence[StageRecord]
 ) -> StageRecord | str:
-    """Returns the first stage with different results, or "row", "evidence", or "" if nothing differs."""
+    """Returns the first stage with different results, or "row", "evidence", or "" if nothing differs.
+    `stages`: stages of the later run."""
     if old.row != new.row:
         return "row"
     if old.absent != new.absent:
@@ -189,7 +191,7 @@ def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
 
 
 def _path(q: Question, stage: StageRecord | str) -> str:
-    """Returns the results of the stage in one line."""
+    """Formats a stage's hits, order, citations and replies in one line, at most SHOWN of each ranking."""
     if isinstance(stage, str):
         return ""
     parts = []
@@ -207,7 +209,7 @@ def _path(q: Question, stage: StageRecord | str) -> str:
 
 
 def _because(step: str, stages: Sequence[StageRecord], own: Mapping[str, Difference]) -> Difference | None:
-    """Returns the nearest difference of the recipe at or before the stage `step`. If no stage up to `step`
+    """Returns the recipe's nearest difference at or before the stage `step`. If no stage up to `step`
     differs, returns the difference of a removed stage, or None. `own`: stage -> its difference."""
     names = [s.name for s in stages]
     for name in reversed(names[: names.index(step) + 1]):

@@ -68,10 +68,10 @@ class StageRequests:
 
     step: str
     reason: str  # model, prompt, parameter, version, upstream, row, evidence; "": reused answer
-    requests: int | None  # distinct ones; None: a needed value is not in the memo
-    computed: int | None  # requests computed by this run, for this or an equal row; None: not known
+    requests: int | None  # distinct ones; None: not known, as when a needed value is not in the memo
+    computed: int | None  # not cached before the run: it or a later run computed them; None: not known
     cached: int | None  # requests cached before the run; None: not known
-    chats: tuple[ModelChat, ...] = ()  # chats with language models; the last chat may lack its reply
+    chats: tuple[ModelChat, ...] = ()  # chats with language models; the last chats may lack replies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Explanation:
     state: str
     """reused: answered before the run. computed: answered by the run. kept: answered by run `kept`. fault:
     failed. missing: neither an answer nor a fault is stored."""
-    kept: str = ""  # earlier run whose answer was kept, and that all other fields describe; "": none
+    kept: str = ""  # earlier run whose answer was kept: fields except run and state are of it; "": none
     answer: str = ""
     outcome: str = ""
     expected: str = ""  # golds, with | between; "": none is known
@@ -97,7 +97,7 @@ class Explanation:
     evidence: tuple[AnswerQuote, ...] = ()  # quotes of the answer, best first
     replies: Mapping[str, StepReply] = field(default_factory=dict)  # step name -> its reply
     faults: tuple[Fault, ...]  # faults of the question, even if another step answered it
-    previous: str  # earlier run to compare with; "": none
+    previous: str  # earlier run to compare with; "": none, or its record is missing
     changed: tuple[str, ...]  # names of the parts of the row key that differ from run `previous`
     differences: tuple[Difference, ...]  # differences of the recipe from that of run `previous`
     adopted: tuple[str, ...]  # a sentence for each model that counts as another one (`runs.adoption`)
@@ -106,7 +106,8 @@ class Explanation:
 
 def why(store: Store, record: Run, row: str) -> Explanation:
     """Explains the question with this id or unique beginning of an id. Raises DataError if no question of the
-    run matches, if several do, or if the answer was kept from a run whose record is missing."""
+    run matches, if several do, or if the answer was kept from a run whose record is missing. Raises ConfError
+    if this raypipe would compute the recipe differently."""
     keys = answer_keys(store, record.run)
     row = _id(record, keys, row)
     key, recipe = keys[row], description(record.recipe)
@@ -233,7 +234,7 @@ def _changed(
 ) -> tuple[str, ...]:
     """Lists the parts of the row key that differ from the run `before`: () without such a run; ("absent",) if
     only missing sources differ; ("row",) if that run lacks the question, or if its answer does not show the
-    difference. `old`, `key`: keys of both answers."""
+    difference. Lists all parts if that run stored no answer. `old`, `key`: keys of both answers."""
     if before is None:
         return ()
     if old is None:
@@ -297,8 +298,7 @@ def as_answered(
     recipe: Recipe, stage: Stage[Step], question: Question, answered: Question | None
 ) -> Question | None:
     """Returns the question with the replies that a stage, which is not run, wrote in the stored answer.
-    Returns None if the answer lacks one of them, or if the stage writes other fields or another stage's
-    reply."""
+    Returns None if the answer lacks one, or if the stage writes other fields or another stage's reply."""
     others = {w for s in recipe.question if s is not stage for w in s.step.writes()}
     names = [w.removeprefix("replies.") for w in stage.step.writes()]
     if answered is None or stage.step.writes() & others or not all(n in answered.replies for n in names):

@@ -5,8 +5,9 @@ a `Gone`. Both compare ids and addresses, never words.
 
 An answer rests on each source that it cites, found or quotes. A cached reply records the recipe and
 questions, or the sources, that it was requested for (`core.call_context`). A reply requested for sources is
-kept if none of these sources is a target. A reply requested for questions is kept if each of these questions
-has a stored answer by the recorded recipe, and none of these answers rests on a target.
+kept if none of these sources is a target. A reply requested for questions is kept if each of them has a
+stored answer by the recorded recipe, and if none is a target, cites a target, or has an answer that rests on
+one. A reply that records neither is removed.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def find_target(store: Store, given: str) -> Target:
 
 
 def _find_row(store: Store, table: str, column: str, values: list[str]) -> dict[str, Any] | None:
-    """Returns the newest version's row with one of these values. Raises DataError if there are several."""
+    """Returns the row with one of these values, from the newest version that has one; None if none has.
+    Raises DataError if that version has several."""
     for version in versions(store, table)[::-1]:
         columns = ["id", "source"] if table in ("documents", "layouts") else ["id"]
         found = rows(store.dataset(table, version), column, values, columns).to_pylist()
@@ -115,7 +117,8 @@ def _find_row(store: Store, table: str, column: str, values: list[str]) -> dict[
 
 
 def _find_page(store: Store, url: str) -> Target | None:
-    """Finds a page in the newest version that cites it. Shared names and snippets are no targets."""
+    """Finds a page in the newest version of the questions that cites it; None if none does. Names and
+    snippets that another url or a document shares are no targets."""
     documents = set(id_texts(store.scan("documents", ["source"])["source"]))
     for version in versions(store, "questions")[::-1]:
         own, others = dict[str, str](), set(documents)
@@ -176,7 +179,7 @@ class _Search:
     start: Gone  # the targets, and nothing that rests on them
 
     def gone(self) -> Gone:
-        """Returns the ids of all rows to remove, and the questions whose cached replies are kept (`safe`)."""
+        """Returns the ids of all rows to remove or edit, and questions whose replies are kept (`safe`)."""
         start = self.start
         same = {d["id"] for d in self._rows("documents", "id", "source") if d["source"] in start.sources}
         documents = same.union(start.documents)
@@ -255,10 +258,10 @@ class _Search:
     def _vector_and_score_keys(
         self, asked: Collection[str], passages: Sequence[str], replies: Mapping[str, Collection[Any]]
     ) -> dict[str, set[Any]]:
-        """Maps each memo table of vectors or scores to its keys to remove: keys of target texts, and of texts
-        from a removed reply, which are search texts (`hyde`) or chunks with a note on their place
-        (`embed_contextual`). `asked`: texts of the questions with answers to remove. `replies`: memo table of
-        replies -> keys to remove."""
+        """Maps each memo table of vectors or scores to its keys to remove: vectors of target texts, and of
+        texts from a removed reply, which are search texts (`hyde`) or chunks with a note on their place
+        (`embed_contextual`); scores of (asked text, passage). `asked`: texts of the questions with answers to
+        remove. `passages`: target texts. `replies`: memo table of replies -> keys to remove."""
         kinds = {table: table.partition("-") for table in memo_tables(self.store)}
         vectors = {table: identity for table, (kind, _, identity) in kinds.items() if kind == "embeddings"}
         keys_of: dict[str, set[Any]] = {table: set() for table in vectors}
@@ -286,9 +289,8 @@ class _Search:
         return keys_of
 
     def _reply_keys(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
-        """Maps each memo table of replies to its keys to remove: replies that record no source or question,
-        or a target source, or a question outside `safe`. `safe`: recipe -> questions whose replies are
-        kept."""
+        """Maps each memo table of replies to its keys to remove: replies that record no source or question, a
+        target source, or a question outside `safe`. `safe`: recipe -> questions whose replies are kept."""
 
         def stays(row: Mapping[str, Any]) -> bool:
             if row["recipe"] == OF_SOURCES:

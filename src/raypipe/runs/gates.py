@@ -25,7 +25,7 @@ tells nothing about the other three."""
 
 NAMED = 10  # unscored questions that a message lists, at most
 COUNTED = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
-"""Counts of a run that a gate may bound."""
+"""Counts of a run that a gate may bound, like its measures and the numbers of its score."""
 
 
 class GateFailed(RaypipeError):
@@ -144,7 +144,7 @@ def seen_by_a_fit(questions: int) -> str:
 
 
 def _named(unscored: Sequence[str]) -> str:
-    """Lists the unscored questions, for a message."""
+    """Formats the number of unscored questions and the first NAMED ids, for a message."""
     more = ", ..." * (len(unscored) > NAMED)
     listed = f"{', '.join(unscored[:NAMED])}{more}"
     return f"; not scored: {len(unscored)} ({listed})" if unscored else ""
@@ -178,7 +178,8 @@ class RelativeGate:
 
 
 def relative_gate(text: str) -> RelativeGate | None:
-    """Parses a relative gate; returns None if the text is not one. Raises ConfError if its margin is invalid.
+    """Parses a relative gate; returns None if the text is not one. Raises ConfError if the margin is 0, or if
+    `better` has a margin.
 
     >>> relative_gate("not-worse:0.01")
     RelativeGate(text='not-worse:0.01', better=False, margin=0.01)

@@ -2,18 +2,20 @@
 
 `release.roots` collects what the store has and what must remain, its roots:
 
-- `runs`: all finished runs; `root_runs`: the last run of each recipe file.
-- `releases`: all releases; `root_releases`: the releases in the history or just rolled back.
+- `runs`: all finished runs; `root_runs`: the last run of each recipe file, without --set if there is one.
+- `releases`: all releases; `root_releases`: those in the history, or rolled back since the last promotion.
 - `named`: tables that a root names or a living process reads; `ever_named`: tables of any run or release.
 
-A table is removed if it is in `ever_named` and not in `named`. A table that no finished run named remains,
-since an unfinished run may need it. Memo tables with replies of language models remain, too, since they were
-paid for: only `--replies MODEL` removes them. Everything else can be computed again from the sources.
+A table is removed if it is in `ever_named` and not in `named`. A table that no finished run or release named
+remains, since an unfinished run may need it. Memo tables with replies of language models remain, too, since
+they were paid for: only `--replies MODEL` removes them. All other tables can be computed again from the
+sources. Answers of recipes without a root, records of old runs (`Roots.older`), sources that nothing cites
+and settled faults (`old_faults`) are removed, too.
 
 An adapter is removed if an older run or release names it and no root does. Cached replies of a graph's server
-are removed after their refresh period, since no run looks them up again. Checkpoints of a training are
-removed if no process works on the training and their newest file is older than `kept`. Tagged versions always
-stay readable. Each removal can be repeated: after a kill, the next prune removes the rest.
+are removed after their refresh period, since no run looks them up again. Checkpoints of a training, and
+incomplete adapters, are removed if no process works on the training and their newest file is older than
+`kept`. Tagged versions always stay readable. After a kill, the next prune removes the rest.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Removal:
     # work, run, release, tag, table, answers, replies, faults, sources, parts, adapter or training
     kind: str
     name: str
-    rows: int
+    rows: int  # tables of a release or tag, questions of a run, runs of parts; 0: not counted
 
 
 def prune(
@@ -61,8 +63,9 @@ def prune(
     replies: Sequence[str] = (),
 ) -> list[Removal]:
     """Lists all that nothing names and, unless `dry_run`, removes it. Then compacts tables, and removes
-    versions older than `kept` that no process reads and no tag protects. `abandoned`: names of unfinished
-    work to give up, or their beginnings. `replies`: names of language models whose replies are removed.
+    versions older than `kept` that no process reads, no root run names and no tag protects. A dry run gives
+    up no work, but it finishes killed ingests (`driving`). `abandoned`: names of unfinished work to give up,
+    or their beginnings. `replies`: names of language models whose replies are removed.
 
     Raises StoreError if another driver works on the store or, except in a dry run, unfinished work remains.
     Raises ConfError if a name in `abandoned` matches no work or several, and as `replies_given_up` does."""
@@ -139,8 +142,9 @@ def _removals(
 
 
 def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
-    """Returns the memo tables with replies of these language models, without the tables that a root names.
-    Raises ConfError if no run or release names a model, and ConfError if roots name all of its tables."""
+    """Returns the memo tables with replies of these language models, except tables that a root names or a
+    process reads. Raises ConfError if no run or release names a model, and ConfError if none of its tables
+    remains."""
     named = defaultdict[str, set[str]](set)
     for table, name in release.replies_named(found.runs, found.releases):
         named[name].add(table)
@@ -227,9 +231,9 @@ def old_faults(store: Store, tables: Collection[str], gone: Iterable[Run]) -> li
     """Returns the row ids of faults that do not matter any more. A fault's `digest` tells its kind.
 
     A table's name, such as `texts-...`: a source failed. It matters while that table remains and lacks the
-    source. An answer's key: a question failed. It matters while the answer is missing and its run remains.
-    With a `run` in READS, a line or file could not be read. It matters while the note of the files exists.
-    `tables`: remaining tables; `gone`: runs to be removed."""
+    source. An answer's key: a question failed. It matters while the answer is missing and no run in `gone`
+    has the key. With a `run` in READS, a line or file could not be read. It matters while the note of the
+    files exists. `tables`: remaining tables; `gone`: runs to be removed."""
     rows = store.scan("faults", columns=["id", "digest", "run"], with_row_id=True).to_pylist()
     if not rows:
         return []

@@ -83,8 +83,8 @@ class Run(BaseModel):
     normalized: Mapping[str, int] = {}  # correction made while reading the data -> times
     replaced: tuple[run_parts.ReplacedRows, ...] = ()  # stored rows that the files read by this run replaced
     oracle: Literal["passages", "answer", "labels", ""] = ""
-    """Golds in the place of a stage's output. passages: of the ranking. answer: of the replies. labels: of
-    one stage, to make training labels. "": none."""
+    """Output that golds replaced. passages: the ranking. answer: the replies. labels: the output of one
+    stage, to make training labels. "": none."""
     kept: Mapping[str, int] = {}  # earlier run -> number of its answers that --only-new kept
     oracle_golds: int = 0  # questions whose golds replaced an output; the other questions ran as usual
 
@@ -96,7 +96,7 @@ class Run(BaseModel):
     memo_damaged: int = 0  # damaged tables and files of the memo; needed values were computed again
     cut_replies: tuple[run_parts.CutReplies, ...] = ()  # one for each step with cut replies
     answer_cut: run_parts.AnswerCut | None = None  # None: answers have no limit
-    flips: run_parts.FlipRate | None = None  # None: no engine, or its replies do not depend on the batch
+    flips: run_parts.FlipRate | None = None  # None: no engine, not measured, or the batch does not matter
     ann: tuple[AnnRecall, ...] = ()  # recall of the approximate indexes searched
 
     # The scores.
@@ -130,7 +130,7 @@ class Run(BaseModel):
 
     @property
     def score(self) -> CragScore | None:
-        """The score by that rule; None: no rule scores this kind."""
+        """The score by the rule of scoring; None: no rule scores this kind."""
         return self.by_rule.score if self.by_rule else None
 
     @property
@@ -197,7 +197,7 @@ def write(store: Store, record: Run, keys: Sequence[AnswerKey], folder: Path) ->
 
 
 def withdraw(folder: Path) -> None:
-    """Removes the record from a run's folder, before another run replaces its files."""
+    """Removes the record and the changes from a run's folder, before another run replaces its files."""
     run = run_parts.RunFolder(folder)
     for file in (run.record, run.changes):  # the changes compare this record with an earlier one
         with writing(file):
@@ -209,7 +209,7 @@ _KEYS = pa.schema([(f.name, _TYPES.get(f.name, pa.string())) for f in dataclasse
 
 
 def read(folder: Path) -> Run:
-    """Reads the record from a run's folder. Raises DataError if there is none, or if it is damaged."""
+    """Reads the record in a run's folder. Raises DataError if it is missing, damaged or of another format."""
     path = run_parts.RunFolder(folder).record
     try:
         text = path.read_text(encoding="utf-8")
@@ -221,7 +221,7 @@ def read(folder: Path) -> Run:
 
 
 def recent(store: Store, most: int) -> list[Run]:
-    """Returns the last finished runs of a store, newest first. `most`: number of runs."""
+    """Returns at most `most` last finished runs, newest first. Raises DataError for a damaged record."""
     names = store.files.names(RECORDS)[-most:]
     return [run for name in reversed(names) if (run := _stored(store, name)) is not None]
 

@@ -4,10 +4,10 @@ A release is a file that never changes: the whole recipe, and the table versions
 protected by a tag. `live` is a small file, replaced atomically after everything else is in place, so a reader
 sees either the old or the new release.
 
-Roots are the last run of each recipe file, the releases of the history, the releases rolled back since the
-last promotion, and tables that a process reads now. A prune keeps every table that a root names, tables of
-the memo (the cache) included. It may remove any other table that a run once named. The number in a record's
-file name tells which run is the last; clocks play no part.
+Roots are the last run of each recipe file (without --set, if there is one), the releases of the history, the
+releases rolled back since the last promotion, and tables that a process reads now. A prune keeps every table
+that a root names, tables of the memo (the cache) included. It may remove any other table that a run or
+release names. The number in a record's file name tells which run is the last; clocks play no part.
 """
 
 from __future__ import annotations
@@ -249,14 +249,15 @@ class Roots:
     """The finished runs and releases of a store, and the roots among them."""
 
     runs: Sequence[Run]  # all finished runs, newest first
-    root_runs: Sequence[Run]  # the last run of each recipe file (`last_of_each`)
+    root_runs: Sequence[Run]  # the last run of each recipe file, preferably without --set: `last_of_each`
     releases: Sequence[Release]  # all stored releases, oldest first
     root_releases: Sequence[Release]  # releases in the history, or rolled back since the last promotion
     named: set[str]  # tables that a root names, or that a living process reads
     ever_named: set[str]  # tables that any run or release names, root or not
 
     def older(self) -> list[Run]:
-        """Lists the runs to remove: not named by roots, and too old for a plan or comparison to read."""
+        """Lists the runs that are no roots, that no root release names, and that are not among the last
+        LOOKED_BACK."""
         kept = {r.run for r in (*self.root_runs, *self.runs[:LOOKED_BACK])}
         kept |= {r.run for r in self.root_releases}
         return [r for r in self.runs if r.run not in kept]
@@ -274,7 +275,7 @@ def roots(store: Store) -> Roots:
 
 
 def last_of_each(runs: Sequence[Run]) -> list[Run]:
-    """Returns each recipe file's last run, one without --set if there is any. `runs`: newest first."""
+    """Returns each recipe file's last run: without --set if there is one. `runs`: newest first."""
     ordered = sorted(reversed(runs), key=lambda r: not r.recipe.get("sets"))
     return list({r.recipe.get("file") or r.recipe["name"]: r for r in ordered}.values())
 

@@ -18,7 +18,7 @@ class Estimate:
     """Estimated cost of a run, by its plan. Ranges are (lowest, highest)."""
 
     calls: tuple[float, float] | None  # calls to models and graphs; None: not known
-    max_calls: int | None  # limit that no run exceeds; None: not known
+    max_calls: int | None  # upper bound, without repeats after failures; None: not known
     tokens: tuple[float, float] | None  # tokens of prompts and replies; None: not known
     hours: tuple[float, float] | None  # computing time on the clock; None: no rate was measured
     gpu_hours: tuple[float, float] | None  # hours of the GPUs held during that time
@@ -51,7 +51,7 @@ class StepLine:
 
     step: str  # its name in the recipe
     rows: int  # rows that reached the step, skipped ones included
-    planned: int | None  # call limit of the plan, at least `computed`; None: not known
+    planned: int | None  # most calls by the plan, plus `resumed`; None: not known
     computed: int  # calls made to models or graphs; for parse and split: sources processed
     cached: int  # calls answered from the memo
     skipped: int  # rows kept out by the step's gate or by an earlier fault
@@ -63,7 +63,7 @@ class StepLine:
     resumed: int = 0  # part of `computed` that earlier, stopped attempts did
     loading: float = 0.0  # seconds of loading models that this step called first, summed over its actors
     thought_tokens: int = 0  # generated tokens of thoughts before the answer; approximate
-    expected: tuple[int, int] | None = None  # likely calls by the plan, as a range; None: not known
+    expected: tuple[int, int] | None = None  # likely calls by the plan, plus `resumed`; None: not known
     reasons: tuple[str, ...] = ()  # reasons of the planned calls: row, model, prompt, upstream, ...
 
 

@@ -22,7 +22,7 @@ from raypipe.store.memo.memo import replies_of
 
 Kind = Literal["model", "prompt", "parameter"]  # differences are named in this order
 INLINE = 60  # characters of a value, at most, to show it in a sentence; longer ones are shown by lines
-MOST_LINES = 40  # lines of one difference, at most
+MOST_LINES = 40  # lines of one difference, at most; a further line counts the others
 NOTHING = "not set"
 Values: TypeAlias = Mapping[tuple[str, ...], str]  # path -> leaf value
 
@@ -66,6 +66,7 @@ class ModelRecord:
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
+    """Describes the stages of a recipe for a run's record: corpus steps, then question steps."""
     chained = chains(recipe)
 
     def record(half: Literal["corpus", "question"], stage: Stage[Any]) -> StageRecord:
@@ -82,8 +83,9 @@ def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
 
 
 def chains(recipe: Recipe) -> dict[str, str]:
-    """Maps each stage to a digest of itself and of all stages upstream. A stage with the same chain in two
-    recipes sends its model the same requests for an equal row."""
+    """Maps each stage to a digest of itself and of all stages upstream: the stages that write a field that it
+    reads, and the stages upstream of these. A stage with the same chain in two recipes sends its model the
+    same requests for an equal row."""
     writers: dict[str, list[str]] = {}  # field -> chains of the stages that write it
     out: dict[str, str] = {}
 
@@ -96,12 +98,12 @@ def chains(recipe: Recipe) -> dict[str, str]:
     for c in recipe.corpus:
         add(c, [f"index.{r}" for r in c.step.reads()], [f"index.{w}" for w in c.step.writes()])
     for q in recipe.question:
-        if of_turns(q.step):  # only questions with turns depend on it, and their row keys hold its result
+        if of_turns(q.step):  # only questions with turns depend on it, and their row keys cover it
             add(q, q.step.reads(), ())
             continue
         reads = q.step.reads() | q.gate_reads()
         if any(r.startswith("index.") and r != "index.text" for r in reads):
-            reads |= {"index.start"}  # a search reads passages: `start` stands for what the split writes
+            reads |= {"index.start"}  # a search reads passages: `start` stands for all fields of the split
         add(q, reads, q.step.writes())
     return out
 
@@ -129,7 +131,7 @@ class Difference:
 
 def differences(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> dict[str, Difference]:
     """Maps the names of stages that differ to their first difference. A stage differs if its own step or gate
-    differs, or if it was added or removed (field "step"). Matches stages by name."""
+    differs, or if it was added or removed (field "step"). Matches stages by name, and ignores their order."""
     was = {s.name: s for s in old}
     found = [_difference(was.get(s.name), s) for s in new]
     gone = [s for s in old if s.name not in {n.name for n in new}]
@@ -154,7 +156,8 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
 
 
 def recipe_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """Lists all differences of two recipes (`to_plain`) for people; of a prompt only its changed lines."""
+    """Lists the differences of two recipes (`to_plain`) for people. Of a long text it lists only the changed
+    lines, of another model only the name."""
     old, new = _stages(before), _stages(after)
     lines: list[str] = []
     for name in dict.fromkeys([*old, *new]):
@@ -171,7 +174,7 @@ def recipe_text(recipe: Mapping[str, Any]) -> str:
 
 
 def recipe_values(recipe: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields each value of a recipe after its name, such as `extract.threshold`."""
+    """Yields the name, such as `extract.threshold`, and the text of each value of a recipe."""
     for name, values in _stages(recipe).items():
         for path, value in values.items():
             yield ".".join((name, *path)), value
@@ -189,8 +192,8 @@ def _stages(recipe: Mapping[str, Any]) -> dict[str, Values]:
 def with_lines(
     found: Mapping[str, Difference], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Difference]:
-    """Adds lines for people to each difference, at most MOST_LINES: all changed fields of the stage. A stage
-    of another class or version gets none."""
+    """Adds lines for people to each difference, about MOST_LINES at most; none for class, version or
+    source."""
     old, new, out = _stages(before), _stages(after), {}
     for name, d in found.items():
         whole = d.field in ("step", "version", "source")

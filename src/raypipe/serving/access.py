@@ -1,7 +1,7 @@
-"""Configuration of the endpoint: keys and their filters, limits, web page and capture. Plain values, sent to
-replicas, without a usable key.
+"""Configuration of the endpoint: keys and their filters, limits, web page and capture.
 
-A filter of a key is the part of the store that the key may search:
+The values are sent to replicas, so `ServerConfig` holds digests of keys, and no usable key. A filter of a key
+is the part of the store that the key may search:
 
     filters:
       acme:
@@ -59,14 +59,16 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The accepted API keys. Without keys only requests from this machine are accepted, unless `open`."""
+    """The accepted API keys. If there are none, and no key has a filter, only requests from this machine are
+    accepted, except with `open`."""
 
     digests: tuple[bytes, ...] = ()  # SHA-256 of each key, so that replicas get no usable key
     open: bool = False  # True: every request is accepted
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> ApiKeys:
-        """Hashes the keys. Raises ConfError, without the key, for a key that is easy to guess."""
+        """Hashes the keys. Raises ConfError for a key that is short or has a character other than printable
+        ASCII; the message does not contain the key."""
         digests = []
         for i, key in enumerate(keys, start=1):
             if len(key) < KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:
@@ -87,11 +89,11 @@ class KeyFilter:
 
     name: str
     keys: ApiKeys = field(default_factory=ApiKeys)
-    filters: Filters = field(default_factory=Filters)  # the part of a store to search; empty: all
+    filters: Filters = field(default_factory=Filters)  # the part of the store to search; empty: all of it
 
 
 UNFILTERED = KeyFilter("default")
-"""Filter of a key that the file does not name, and of requests that need no key."""
+"""Empty filter, for keys that the file of filters does not name and for requests that need no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class FilterEntry:
     """An entry of the file, with its keys as plain text."""
 
     keys: tuple[str, ...]  # keys with this filter; two during the exchange of a key
-    hosts: tuple[str, ...] = ()  # this and the next two as in `Filters`; all empty: the whole store
+    hosts: tuple[str, ...] = ()  # hosts, sources and where: as in `Filters`; all empty: the whole store
     sources: tuple[str, ...] = ()
     where: str = ""
 
@@ -153,8 +155,8 @@ def read_key_filters(path: Path) -> tuple[KeyFilter, ...]:
 
 
 def key_filters_in(tree: Any, path: str) -> tuple[KeyFilter, ...]:
-    """Builds filters from the content of a file, which messages call `path`. Raises ConfError for an invalid
-    filter, a key that is easy to guess, and a key of two filters; no message contains a key."""
+    """Builds filters from the content of a file, which messages call `path`. Raises ConfError if there is no
+    filter, for an invalid filter or key, and for a key of two filters. No message contains a key."""
     try:
         return _key_filters(tree, path)
     except ConfError as e:
@@ -162,8 +164,8 @@ def key_filters_in(tree: Any, path: str) -> tuple[KeyFilter, ...]:
 
 
 def _masked(message: str, tree: Any) -> str:
-    """Removes from a message all texts of the tree that are as long as a key, except texts that resemble a
-    field's name: a key may be in any place."""
+    """Removes from a message all texts of the tree that may be keys, since a misplaced key may be anywhere.
+    They have at least KEY_CHARS characters and resemble no field's name."""
     known = [f.name for cls in (FilterFile, FilterEntry) for f in dataclasses.fields(cls)]
     long = {t for t in _texts(tree) if len(t) >= KEY_CHARS and not difflib.get_close_matches(t, known)}
     for text in sorted(long, key=len, reverse=True):
@@ -173,7 +175,7 @@ def _masked(message: str, tree: Any) -> str:
 
 
 def _texts(tree: Any) -> set[str]:
-    """Collects every key and value of a tree, as text."""
+    """Collects every mapping's keys and every value of a tree, as text."""
     if isinstance(tree, dict):
         return {str(k) for k in tree}.union(*map(_texts, tree.values()))
     return set().union(*map(_texts, tree)) if isinstance(tree, list) else {str(tree)}

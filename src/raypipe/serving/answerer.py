@@ -56,10 +56,10 @@ from raypipe.store.memo.memo import Memo, MemoTable, Values
 from raypipe.text.context import context, heading_sections, lined
 
 CONTEXT_CHARS = 300
-"""Characters of a page shown before and after a quote: two or three sentences."""
+"""Most characters of a page shown before a quote, and after it: two or three sentences each."""
 
 Texts: TypeAlias = Mapping[str, tuple[str, str]]
-"""Source -> its parsed text, and this text with one line per block."""
+"""Source -> its parsed text, and this text with one line per block if blocks were read."""
 
 GRACE_S = 0.1
 """Seconds beyond the deadline for reading the evidence of a timely answer, which takes some milliseconds."""
@@ -68,15 +68,15 @@ _READY = "<p>The page is ready since 9 May 2024.</p>"  # the page for the questi
 
 
 class NotReady(Unavailable):
-    """A missing precondition of answering, such as tables. The message, for the log, contains paths."""
+    """Error of a missing precondition, such as tables. The message contains paths: it is for the log only."""
 
 
 class Answerer:
     """A recipe, ready for requests over one store.
 
     The tables are opened at the first need; later commits stay invisible until `reopen`. `memo`: cache for
-    calls about the store. `release`: the tables and versions to search; None: the newest. `degrades`: a stage
-    whose model is unavailable is omitted.
+    model calls of questions over the store. `release`: the tables and versions to search; None: the newest.
+    `degrades`: a stage whose model is unavailable is omitted; else Unavailable is raised.
     """
 
     def __init__(
@@ -98,19 +98,19 @@ class Answerer:
         self._snapshot_lock = asyncio.Lock()
 
     async def current(self) -> Answerer:
-        """Returns itself: a named recipe does not change (`query.ReleaseRouter`)."""
+        """Returns itself, since this answerer's recipe does not change. Implements `query.ReleaseRouter`."""
         return self
 
     async def ready(self) -> list[str]:
-        """Checks that the store can be searched; lists the unavailable deployments, whose stages will be
-        omitted. Raises NotReady, and StoreError if the store no longer exists."""
+        """Checks that the store can be searched. Returns the unavailable deployments, whose stages are
+        omitted now. Raises NotReady, and StoreError or Unavailable if the store is gone or out of reach."""
         await asyncio.to_thread((await self.snapshot()).require_store)
         return await self._kit.unavailable()
 
     async def check(self) -> None:
-        """Loads the recipe's models and checks its conditions against the store's fields. Raises NotReady;
-        Unavailable or Overloaded if a model is unavailable now; ConfError or ModelMissing for a step that
-        these models cannot run; and ConfError for a condition that does not fit the fields."""
+        """Checks the conditions of the recipe's steps against the store's fields, then loads its models.
+        Raises NotReady; Unavailable or Overloaded if a model is unavailable now; ModelMissing or ConfError
+        for a step that cannot run with these models; and ConfError for a condition that does not fit."""
         index = (await self.snapshot()).index
         for where in self.recipe.conditions().values():
             (await asyncio.to_thread(index.fields)).check(where)
@@ -120,8 +120,8 @@ class Answerer:
 
     async def warm(self, within_s: float) -> None:
         """Answers two questions without language models, so that no user waits for imports, processes and
-        tables. The first question brings its own page. The second is a stored question, or the first over the
-        store if none is stored. Raises NotReady."""
+        tables. The first question brings its own page. The second is a stored question, searched over the
+        store; without stored questions it has the words of the first. Raises as `answer` does."""
         other = copy.copy(self)
         other._kit, other._memo, other._degrades = WithoutGenerators(self._kit), None, True
         asked = Question(digest("warm"), "when is the page ready?", due=time.time() + within_s)
@@ -133,13 +133,14 @@ class Answerer:
         await other.answer(QueryRequest(replace(asked, text=stored[0] if stored else asked.text)))
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
-        """Answers the question by its deadline. Raises NotReady or Overloaded, and Unavailable if a stage
-        that cannot be omitted has no model. Any other exception of a step is a defect."""
+        """Answers the question by its deadline, if it has one. Raises NotReady; Overloaded; Unavailable if a
+        model is unavailable and its stage cannot be omitted; and ConditionError if a filter does not fit the
+        fields of the sources. Any other exception of a step is a defect."""
         return await self._by_deadline(self.recipe, request, listener)
 
     async def retrieve(self, request: QueryRequest) -> QueryResult:
-        """Ranks passages with their texts, without an answer. Raises as `answer`, and ConfError for a recipe
-        that ranks nothing."""
+        """Ranks passages and returns them with their texts, without an answer. Raises as `answer` does, and
+        ConfError for a recipe that ranks nothing."""
         request = replace(request, include_passages=True)
         return await self._by_deadline(ranking_of(self.recipe), request, NULL_LISTENER)
 
@@ -171,7 +172,7 @@ class Answerer:
             over = await self.snapshot()
             filters = request.filters, request.key_filter
             question = await asyncio.to_thread(over.resolve, request.question, *filters)
-            counting = kit.with_index(over.index)  # counts only this request's calls
+            counting = kit.with_index(over.index)  # the executor below counts this request's calls
             memo = None if request.include_prompts else self._memo  # a cached reply shows no prompt
             if memo is not None and request.corpus:
                 memo = CorpusMemo(memo, request.corpus)
@@ -261,8 +262,9 @@ class Answerer:
 
 
 async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> SourcePlaces:
-    """Collects the urls and layouts of an answer's sources. `only_cited`: leaves out other documents with an
-    equal text. Computes the sections of shown HTML pages from their headings, which only `parse` reads."""
+    """Collects the urls and layouts of an answer's sources. `only_cited`: keeps a layout only if its url is
+    the cited one, since another document may have an equal text. Computes the sections of quoted and ranked
+    HTML pages from their parsed headings."""
     quotes = *quotes_of(answered), *other_values(answered)
     shown = {q.source for q in quotes} | {parse_chunk_id(c)[0] for c in answered.order}
     named, index = {h.source for h in answered.hits} | shown, over.index
@@ -282,7 +284,8 @@ async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> 
 
 
 async def _texts(question: Question, index: Index, passages: bool) -> Texts:
-    """Reads the quoted texts. With `passages` also reads the ranking's texts, and gives each block a line."""
+    """Reads the texts of quoted sources. With `passages` also reads the texts of ranked sources, and begins
+    a line with each block except cells."""
     sources = {q.source for q in (*quotes_of(question), *other_values(question))}
     sources |= {parse_chunk_id(c)[0] for c in question.order if passages}
     named = sorted(sources)

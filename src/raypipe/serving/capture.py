@@ -2,9 +2,9 @@
 
 An answer gets its id before it is sent. A thread redacts and writes its row afterwards, so no request waits.
 Rows wait in a bounded queue: if writing is slower than answering, rows are dropped and counted, never
-requests. A row has the question, the searched citations, the answer and its quotes, but no key and nothing
-about the user. A function of yours, `MODULE:NAME`, redacts every text. Its exceptions may contain the text,
-so no message and no log repeats them.
+requests. A row has the question with its turns, the searched citations, the request's own documents, the
+answer and its quotes, but no key and nothing about the user. A configured function, `MODULE:NAME`, redacts
+every text. Its exceptions may contain the text, so no message and no log repeats them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raypipe.store.files import CAPTURED, FEEDBACK, TOMBSTONES
 from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0
-"""Seconds for which rows wait before they are written together. A file every 5 s is 17,000 a day, which a
+"""Seconds for which rows wait until they are written together. A file every 5 s is 17,000 a day, which a
 folder and an object store list in seconds. A kill loses the rows since the last write."""
 
 WAITING_BYTES = 64 << 20
@@ -60,8 +60,9 @@ class Capture:
         count: Callable[[Event], None] = lambda event: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Calls `count` with the event of every captured row. Raises ConfError if the redaction function
-        cannot be used, and StoreError if the store cannot be written."""
+        """Opens the store and loads the redaction function. `count` is called once per row and per feedback,
+        with what became of it. Raises ConfError if the redaction function cannot be used, and StoreError if
+        the store cannot be opened or written."""
         self._store, self._config, self._count, self._clock = Store.open(store), config, count, clock
         self._ids = captured.answer_ids(self._store)
         self._redact: Redact = redaction(config.redact)
@@ -74,7 +75,7 @@ class Capture:
         self._closing = asyncio.Event()
 
     def choose(self, asker: str) -> str | None:
-        """Draws an answer's id if the answer is to be captured; else returns None."""
+        """Draws whether an answer is captured. Returns the answer's id if so, else None."""
         id = self._ids.draw(self._clock(), asker)
         return id if captured.share_of(id) < self._config.rate else None
 
@@ -121,8 +122,9 @@ class Capture:
     async def feedback(
         self, asker: str, answer_id: str, verdict: captured.UserVerdict | None, text: str | None
     ) -> None:
-        """Writes a user's feedback on an answer to this key to disk. Raises UnknownAnswer, and
-        RedactionFailed if the text cannot be redacted."""
+        """Writes feedback on an answer into the store; `asker` is the name of the key's filter. Raises
+        UnknownAnswer if no asker of this name got the id within the retention, and RedactionFailed if the
+        text cannot be redacted."""
         now = self._clock()
         given = self._ids.given_at(answer_id, asker)
         if given is None or given < captured.since_days(self._config.retention_days, now):
@@ -149,8 +151,8 @@ class Capture:
             await self._write_waiting()
 
     async def _write_waiting(self) -> None:
-        """Writes the waiting rows. If the store is unavailable, the rows wait for the next try; at closing
-        they are dropped."""
+        """Writes the waiting rows. If the store is unavailable, the rows wait for the next try. They are
+        dropped at closing, and after any other error."""
         rows, self._waiting, size = self._waiting, [], self._bytes
         self._owed += await asyncio.to_thread(self._lines, rows)
         now, written = self._clock(), 0
@@ -209,7 +211,8 @@ class Capture:
 
 def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.CapturedAnswer:
     """Redacts every text of an answer. A source with a changed text gets a new id, also in citations; a
-    source whose text becomes empty is removed. Raises RedactionFailed."""
+    source whose text becomes empty is removed. Raises RedactionFailed if the function fails, or would change
+    the question's condition `where`."""
     renamed: dict[str, str | None] = {}
     sources: dict[str, Source] = {}
     for source in answer.sources:
@@ -249,8 +252,9 @@ class RedactionFailed(Exception):
 
 
 def redaction(path: str | None) -> Redact:
-    """Loads a redaction function; None: a function that changes nothing. The result raises RedactionFailed
-    only. Raises ConfError if the path names no callable, or if the function fails on a short text."""
+    """Loads the redaction function at a path; for None returns a function that changes nothing. The returned
+    function raises only RedactionFailed. Raises ConfError if the path names no callable, or if the function
+    fails on a short text."""
     if path is None:
         return str
     function, _ = plugins.load(path, "a redaction function of one text")

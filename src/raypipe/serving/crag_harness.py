@@ -24,7 +24,7 @@ BATCH_SIZE = 8  # questions per call of the loop, as in the official baselines
 
 
 class EndpointModel:
-    """A model as the loop expects it. Each question has `deadline_s`: the contest gave 30 seconds."""
+    """A model as the loop expects it. Each question gets `deadline_s` seconds; the contest gave 30."""
 
     def __init__(
         self, url: str, key: str = "", deadline_s: float = 30.0, transport: httpx.BaseTransport | None = None
@@ -41,8 +41,8 @@ class EndpointModel:
     def batch_generate_answer(self, batch: Mapping[str, Sequence[Any]]) -> list[str]:
         """Answers each question of a batch; a failed question gets "i don't know".
 
-        `batch` has interaction_id, query, search_results and query_time, in the same order. Raises DataError
-        if the endpoint refuses the batch, and Unavailable if it cannot be reached or is overloaded."""
+        `batch` has lists of equal length, of which query, query_time and search_results are read. Raises
+        DataError if the endpoint refuses the batch, and Unavailable if it is busy, down or failing."""
         queries = []
         rows = zip(batch["query"], batch["query_time"], batch["search_results"], strict=True)
         for query, time, pages in rows:

@@ -1,7 +1,7 @@
 """Search of one question's own documents: parsed, split and embedded in memory, for this request only.
 
-If a recipe shortlists pages by their snippets, its stages up to the shortlist run over snippets only, and
-dropped pages are never parsed. The module knows no store and no HTTP.
+If a recipe shortlists pages by their snippets, its stages up to the shortlist run over snippets and names
+only, and dropped pages are never parsed. The module reads no store and depends on no HTTP.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ T = TypeVar("T")
 class DocumentsResult:
     question: Question
     index: MemoryIndex  # the searchable documents
-    counts: Mapping[str, StageCounters]  # by stage, of both halves of the recipe
-    faults: tuple[Fault, ...]  # the first fault of each document that could not be read
+    counts: Mapping[str, StageCounters]  # by stage, of both halves; a shared parser's work is missing
+    faults: tuple[Fault, ...]  # the first fault of each source that failed in the corpus half
 
 
 async def answer_over_documents(
@@ -46,8 +46,9 @@ async def answer_over_documents(
 ) -> DocumentsResult:
     """Answers a question from the sources that its citations name, as over a store.
 
-    `parser`: a corpus half that many requests share, and so its parsing process, which takes half a second to
-    start. It counts for all requests. `degrades` and `on_stage` go to `QuestionExecutor`."""
+    `parser`: an executor that parses and splits for many requests, since its parsing process takes half a
+    second to start; its counters add up over all requests. `degrades` and
+    `on_stage` go to `QuestionExecutor`."""
 
     async def run_stages(index: MemoryIndex, question: Question, stages: slice) -> Question:
         half = replace(recipe, question=recipe.question[stages])

@@ -1,4 +1,4 @@
-"""A query's request, result and progress listener, and the interface between routes and answerers."""
+"""Request, result and progress listener of a question, and the interface between routes and answerers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QueryRequest:
 
     @property
     def nbytes(self) -> int:
-        """Approximate bytes of the request's own documents."""
+        """Approximate bytes of the request's own documents: their characters."""
         return sum(len(s.content) for s in self.sources or ())
 
 
@@ -68,11 +68,11 @@ class SourcePlaces:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A quote that supports the answer."""
+    """A quote of a source: for the answer, for another value, or closest to a question without an answer."""
 
     source: str  # source id
     chunk: str | None  # id of the best-ranked passage that contains the whole quote; None: no passage does
-    url: str | None  # url of its source's best-ranked citation; None: no citation has one
+    url: str | None  # url of its document of a folder, else of a citation of its source; None: unknown
     quote: str  # the source's parsed text at `span`
     span: Span
     scores: Mapping[str, float]  # scores of the passage, by ranker
@@ -95,13 +95,13 @@ class QueryResult:
 
     question: Question
     evidence: tuple[Evidence, ...]  # quotes for the answer, best first; for an abstention, the closest found
-    faults: tuple[Fault, ...]  # faults of the request's pages
+    faults: tuple[Fault, ...]  # faults of the request's own documents
     recipe: str  # digest of the recipe
     models: Mapping[str, str]  # name -> identity of the weights
     release: str | None  # id of the release that answered; None: a named recipe answered
     places: SourcePlaces
-    timings_ms: Mapping[str, float]  # wall time by stage, of "documents" (the request's own) and "total"
-    usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and their tokens
+    timings_ms: Mapping[str, float]  # wall time by stage, "total", and "documents" (parsing the request's)
+    usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered and tokens, without cached calls
     prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () if not requested
     passages: tuple[RankedPassage, ...] = ()  # the ranking with texts, best first; () if not requested
     others: tuple[Evidence, ...] = ()  # other values that sources state for the answer, newest first
@@ -123,6 +123,6 @@ class AnswererProtocol(Protocol):
 
 
 class ReleaseRouter(Protocol):
-    """Chooser of the answerer of each request, which then answers the whole request."""
+    """Chooser of an answerer for each request; the chosen one answers the whole request."""
 
     async def current(self) -> AnswererProtocol: ...

@@ -1,4 +1,4 @@
-"""Router of an endpoint to the live release of its store, which it switches to without a restart."""
+"""Router of an endpoint to the live release of its store. It follows a promotion without a restart."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from raypipe.store import Store
 from raypipe.store.memo.memo import MemoryMemo
 
 POLL_S = 1.0
-"""Seconds between two reads of the pointer to the live release: a small file, some milliseconds."""
+"""Least seconds between two reads of the pointer to the live release: a small file, some milliseconds."""
 
 OPEN_WAIT_S = 5.0
-"""Seconds for which the request that detects a new release waits until this release is open. Then the current
-release answers the request, and the new one opens in the background: loading weights may take minutes."""
+"""Most seconds for which the request that detects a new release waits until this release is open. After that
+the current release answers the request, and the new one opens in the background: loading weights may take
+minutes. Before the first release is open, requests wait without this limit."""
 
 CLOSE_AFTER_S = 60.0
 """Seconds from a switch of releases until models that only earlier releases name are closed. Other gateways
 switch some seconds later, and until then they call the earlier models in the same deployments."""
 
 REOPEN_S = 60.0
-"""Seconds until a release that failed to open is tried again: opening may load its models on this machine."""
+"""Seconds until a release that failed to open is tried again: opening may load its models on this machine.
+After an OSError, or if a model is unavailable, it is tried again after POLL_S."""
 
 log = logging.getLogger("raypipe.serving.release_follower")
 
@@ -41,10 +43,11 @@ def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
 class ReleaseFollower:
     """Router to the live release. A request is answered entirely by the release that was live at its arrival.
 
-    A request reads the pointer again if POLL_S have passed. The request that detects a new release opens its
-    tables; other requests use the current release meanwhile. A release that cannot be opened is logged with
-    the reason, and tried again after REOPEN_S. If no release is live any more, no request is answered. A
-    release is open until its last request has ended; models that no open release names are closed.
+    A request reads the pointer again if POLL_S have passed. The request that detects a new release starts to
+    open it; other requests use the current release meanwhile. A release that cannot be opened is logged with
+    the reason, and tried again later (REOPEN_S). If a forget ends the live release and no earlier one exists,
+    no request is answered until a promotion. A release is open until its last request has ended. Models that
+    the current release does not name are closed once no other release is open, CLOSE_AFTER_S after a switch.
     """
 
     def __init__(
@@ -63,7 +66,8 @@ class ReleaseFollower:
         self._why = "no release is live; `raypipe promote DIR` releases a finished eval"
 
     async def current(self) -> Answerer:
-        """Returns the answerer of the live release. Raises NotReady before the first release."""
+        """Returns the answerer of the live release, or of the release before while the live one is not open.
+        Raises NotReady if there is none."""
         if self._current is None:
             await self._poll_if_due()
         elif self._poll_due() and (self._poll_task is None or self._poll_task.done()):
@@ -122,7 +126,7 @@ class ReleaseFollower:
         log.info("release %s answers now, before it %s", opened.release, before and before.release)
 
     async def _close_unnamed(self) -> None:
-        """Closes the models of ended releases, once none of them still answers a request."""
+        """Closes the models of ended releases if a switch is long enough ago and none answers a request."""
         if time.monotonic() < self._close_at or self._current is None or len(self._open) > 1:
             return
         self._close_at = math.inf

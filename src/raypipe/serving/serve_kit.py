@@ -1,6 +1,7 @@
 """Kits that requests share: one set of models, and an index and sink per request.
 
-`ServeKit` is the gateway's kit. Its models are in Serve deployments; it depends on nothing else of Ray.
+`ServeKit` is the gateway's kit. Its models are in Serve deployments, which it calls by methods that it is
+given. It imports nothing of Ray.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ class SharedKit(Kit, Protocol):
         """Returns a kit with the same models, and the index of one request."""
 
     def with_sink(self, sink: Callable[[str], None]) -> SharedKit:
-        """Returns a kit with the same models; `sink` gets each piece of a reply while it is generated."""
+        """Returns a kit with the same models; `sink` gets the pieces of a reply if the kit can stream
+        them."""
 
     async def unavailable(self) -> list[str]:
         """Lists the deployments whose models do not answer now."""
 
     async def keep(self, models: Iterable[Model]) -> None:
-        """Closes all other models."""
+        """Closes all models except these."""
 
 
 class ForwardingSharedKit(ForwardingKit[SharedKit]):
@@ -88,7 +90,7 @@ class WithoutGenerators(ForwardingSharedKit):
 
 
 HEALTH_S = 2.0
-"""Seconds for a deployment to answer a health check: some milliseconds, also while the replica computes."""
+"""Most seconds for a deployment's health check; it takes some milliseconds, also while models compute."""
 
 
 class DeploymentMethod(Protocol):
@@ -104,9 +106,9 @@ class DeploymentStream(Protocol):
 class ServeKit(ForwardingSharedKit):
     """A `LocalKit` with its models in deployments. Tokenizers, needed for each text, are in this process.
 
-    `embed` takes a model, texts and their role, and `score` a model and pairs, as `compute` of
-    `serving.ray.models.ModelDeployment`. `generate` takes a model, chats, sampling and an adapter's name;
-    `stream` the same with a single chat.
+    `embed` takes a model, texts and their role; `score` takes a model and pairs: both are `compute` of
+    `serving.ray.models.ModelDeployment`. `generate` takes a model, chats, sampling and an adapter's name.
+    `stream` takes a single chat instead; it is used if a request has a sink and sends one chat.
     """
 
     def __init__(
@@ -118,8 +120,8 @@ class ServeKit(ForwardingSharedKit):
         health: Mapping[str, DeploymentMethod] = {},
         keep: Sequence[DeploymentMethod] = (),
     ) -> None:
-        """Takes the methods of the deployments. `health`: deployment -> a method that returns if the models
-        can compute. `keep`: methods that close all models except the given ones, in all replicas."""
+        """Takes the methods of the deployments. `health`: deployment -> a method that raises if its models
+        cannot compute. `keep`: methods that close all models except the given ones, in all replicas."""
         super().__init__(LocalKit(None))
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
         self._health, self._keep = health, keep
@@ -131,12 +133,12 @@ class ServeKit(ForwardingSharedKit):
         return other
 
     async def keep(self, models: Iterable[Model]) -> None:
-        """Closes all other models, in the deployments and in this process."""
+        """Closes all models except these, in the deployments and in this process."""
         kept = tuple(models)
         await asyncio.gather(self._kit.keep(kept), *(close.remote(kept) for close in self._keep))
 
     async def unavailable(self) -> list[str]:
-        """Lists the deployments that do not answer within HEALTH_S."""
+        """Lists the deployments whose health check raises, or takes longer than HEALTH_S."""
 
         async def answers(ready: DeploymentMethod) -> bool:
             try:

@@ -21,8 +21,8 @@ from raypipe.store.ids import rows
 from raypipe.store.index import LanceIndex
 from raypipe.text.filters import ConditionError, Filters
 
-EXAMPLES = 5  # stored questions that the web page offers
-LOOKED_AT = 1000  # stored questions from which the examples are the first by id
+EXAMPLES = 5  # most stored questions that the web page offers
+LOOKED_AT = 1000  # stored questions that are read; the examples are the first of them by id
 _OF_DATA = f"id NOT LIKE '{CAPTURED_ID}%'"  # excludes captured questions: no user sees another's
 _NO_QUESTION = "0" * 16  # id and text that no stored question has
 log = logging.getLogger("raypipe.serving.store_snapshot")
@@ -46,8 +46,8 @@ class StoreSnapshot:
         self._questions = self._store.dataset("questions", version)
 
     def _lease(self, owner: str, reads: Mapping[str, int]) -> None:
-        """Leases the tables before they are opened, so that a dropped table is found missing. `reads`: table
-        -> version, of tables that are not searched."""
+        """Takes a read lease on the searched tables and on `reads` (table -> version). Called before tables
+        are opened, so a table dropped before is found missing. Only warns if the store cannot be written."""
         searched = {p.table: p.version for p in self.spec.pinned()}
         lease = Reading(self._store.files, owner, {**searched, **reads})
         try:
@@ -58,12 +58,13 @@ class StoreSnapshot:
             weakref.finalize(self, lease.end)
 
     def resolve(self, question: Question, filters: Filters, key_filter: Filters) -> Question:
-        """Finds the stored question of this id or text, with its citations; if there is none, returns the
-        question itself, about the whole store. A given time overrides the stored time. Raises ConditionError
-        for a condition that does not fit the fields.
+        """Replaces a question by the stored one with this id or text, if any, and applies the filters.
 
-        With a key's filter, a stored question counts only if some of its citations pass. The request's own
-        filters are then tested only on places that pass the key's filter."""
+        The given time and turns override the stored ones. A question that is not stored is about the whole
+        store. The filters drop citations. In a question about the whole store, hosts and ids become citations
+        of the matching sources, and the condition becomes `where`. With a key's filter, a stored question
+        counts only if some of its citations pass, and the request's filters are tested only on places that
+        pass. Raises ConditionError if the request's condition does not fit the fields."""
         asked = question
         for column in ("id", "text"):
             named = arrow.question.records(rows(self._questions, column, [question.text]))
@@ -101,8 +102,8 @@ class StoreSnapshot:
     def searched(
         self, filters: Filters, key_filter: Filters, offset: int, limit: int
     ) -> tuple[int, dict[str, str]]:
-        """Counts the sources that a question about the whole store searches, and lists a page of them: source
-        -> a url that cites the source and passes the filters; "" if there is none."""
+        """Counts the sources that a question about the whole store searches, and lists `limit` of them from
+        `offset` on: source -> a url that cites the source and passes the filters; "" if there is none."""
         question = self.resolve(Question(_NO_QUESTION, _NO_QUESTION), filters, key_filter)
         places = self.index.fields()
         if question.where:  # the condition of a question about the whole store
@@ -119,7 +120,7 @@ class StoreSnapshot:
         return self._store.count(texts, version=version), {source: urls.get(source, "") for source in some}
 
     def urls(self, sources: set[str]) -> dict[str, str]:
-        """Maps each source that a stored question cites to its url, the first of several."""
+        """Maps each source that has a url in citations of stored questions to the first such url."""
         return self._cited.urls(sorted(sources))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Storage of a dataset's tables and answers in LanceDB; every change is committed exactly once.
+"""Storage of a dataset's tables and answers in LanceDB; rows of a run are committed exactly once.
 
     store = Store.create(uri)                            # the driver; a worker opens it: Store.open(uri)
     put(store, "sources", rows)                          # ingested rows; the same rows again change nothing
@@ -7,7 +7,7 @@
     version = commit(store, table, run.name, run.parts)  # the driver, one table after the other
     end(store, what)                                     # after the last table
 
-Depends on records, Arrow and LanceDB; knows no step, no recipe and no Ray.
+Depends on `core`, `text`, Arrow and LanceDB, and not on steps, recipes or Ray.
 """
 
 from raypipe.store.commit import commit, committed, put

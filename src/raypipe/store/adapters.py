@@ -1,4 +1,4 @@
-"""Trained LoRA adapters and unfinished trainings: a folder of small files for each.
+"""Trained LoRA adapters and unfinished trainings: a folder of files for each.
 
 An adapter's recipe file is written last and removed first, so a folder with this file is complete. A training
 keeps its checkpoints until its adapter is complete, and holds a lease while it runs. This module handles
@@ -25,14 +25,14 @@ def adapter_folder(called: str, run: str) -> str:
 
 
 def training_lease(files: Files, run: str, owner: str) -> Lease:
-    """Returns the lease to hold while a training runs or its leftovers are removed. `run`: the training's
-    name, or at least its first 12 characters."""
+    """Returns the lease to hold while a training runs, or while its leftovers are removed. `run`: the
+    training's name, or at least its first 12 characters."""
     return Lease(files, f"finetune-{run[:_RUN_CHARS]}", owner)
 
 
 def abandoned_trainings(files: Files, now: float, kept_s: float) -> tuple[list[str], list[str]]:
-    """Lists trainings, and incomplete adapter folders, that no process holds and whose newest file is older
-    than `kept_s` seconds. The command of a younger training may resume it."""
+    """Lists trainings, and incomplete adapter folders, whose lease no process holds and that have no file
+    younger than `kept_s` seconds. The command of a younger training may resume it."""
 
     def old(folder: str, run: str) -> bool:
         newest = files.newest(folder)
@@ -61,7 +61,7 @@ def adapter_file(files: Files, name: str, file: str) -> bytes | None:
 
 
 def adapter_recipe(files: Files, name: str) -> dict[str, Any]:
-    """Reads an adapter's recipe: its sources, and its weights' identity (`adapter`); {} if incomplete."""
+    """Reads the recipe file of an adapter; {} if the adapter is incomplete or missing."""
     return yaml.safe_load(adapter_file(files, name, RECIPE) or b"") or {}
 
 

@@ -1,15 +1,15 @@
 """Exactly-once commit of all parts of a run: idempotent across retries and concurrent drivers.
 
 The Lance transaction carries the run's name, so a later process sees that the run was committed. Lance lets
-two independent appends both succeed. So each commit checks the table's history afterwards, and withdraws rows
-that were committed twice, or that another run had added meanwhile. No clock and no lease matters.
+two independent appends both succeed. So each commit checks the table's history afterwards. It withdraws the
+second commit of a run, and a run whose rows another run added meanwhile. This needs no clock and no lease.
 
-A commit that replaces rows removes the older rows of its units (values of the table's unit column) in the
-same transaction. A reader, or the process that starts after a kill, finds the old rows or the new ones.
+A unit is a value of the table's unit column, such as a source's id. A commit that replaces rows removes the
+older rows of its units in the same transaction. So a reader, or the process that starts after a kill, finds
+either the old rows or the new ones.
 
-The driver itself puts ingested rows (`put`). A row with a new id is added, a row with changed content is
-replaced, an equal row is left as it is. A source's id is a digest of its content, so no source is
-replaced.
+`put` commits ingested rows. It adds a row with a new id, replaces a row with changed content, and leaves an
+equal row as it is. A source's id is a digest of its content, so no source is replaced.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _READ = "raypipe.read"  # transaction property: the version against which the ru
 
 
 def committed(store: Store, table: str, run: str) -> int | None:
-    """Returns the version in which a run's rows entered a table; None if they did not."""
+    """Returns the version that added a run's rows to a table; None if it does not exist or was withdrawn."""
     dataset = store.dataset(table)
     with reaching(dataset.uri):
         versions = _history(dataset).get(run)
@@ -49,7 +49,7 @@ def commit(
     store: Store, table: str, run: str, parts: Iterable[str], replace: bool = False, gone: Sequence[str] = ()
 ) -> int:
     """Commits all parts of a run to a table in one transaction, unless the run was committed before. Then
-    refreshes the indexes and removes the completion records. Returns the version to read. `replace`: also
+    refreshes the indexes and removes the completion records. Returns the newest version. `replace`: also
     removes older rows with the units of the parts, or with the units `gone`.
 
     Raises StoreError, and leaves the table unchanged, if a part is not done, a file is missing, or two parts
@@ -128,7 +128,7 @@ def without_rows(
 
 
 def read_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transaction | None:
-    """Reads the transaction that made a version; None if there is none to read.
+    """Reads the transaction that made a version; None if it cannot be read.
 
     For a compaction that rewrote an index, pylance 14.0.2 cannot build the Python object and raises
     TypeError. Such a transaction adds no run's rows, so None loses nothing."""
@@ -141,10 +141,10 @@ def read_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transac
 
 
 def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
-    """Maps runs to the versions that added their rows and were not withdrawn, oldest first; 0.15 ms each."""
+    """Maps runs to the versions that added their rows and were not withdrawn, oldest first."""
     came: dict[str, list[int]] = {}
     withdrawn = set()
-    for version in sorted(v["version"] for v in dataset.versions()):
+    for version in sorted(v["version"] for v in dataset.versions()):  # 0.15 ms each
         transaction = read_transaction(dataset, version)
         properties = transaction.transaction_properties if transaction else {}
         if _RUN in properties:
@@ -156,9 +156,9 @@ def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
 
 
 def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]) -> tuple[int, pa.Array]:
-    """Checks a run's written files. Returns the table's version at that moment, and the run's units. Raises
-    StoreError if rows are missing or two parts have the same unit. Reads the files themselves: Lance would
-    accept a commit of missing files, and the table would be broken."""
+    """Checks a run's written files. Returns the table's version before the check, and the run's units.
+    Raises StoreError if a part's files and its record differ in their number of rows, or if two parts have
+    the same unit. Reads the files themselves: Lance would commit missing files and so break the table."""
     unit, version = kind_of(table).unit, store.version(table)
     kind = kind_of(table).columns.field(unit).type if unit else pa.string()
 
@@ -183,7 +183,7 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
 
 
 def _check_new(store: Store, table: str, run: str, dataset: lance.LanceDataset, added: pa.Array) -> None:
-    """Raises AddedMeanwhile, and discards the run's parts, if a table has some of the added units."""
+    """Raises AddedMeanwhile, and discards the run's parts, if `dataset` has some of the added units."""
     if (unit := kind_of(table).unit) is None:
         return
     if there := pc.sum(present(dataset, unit, added)).as_py():
@@ -196,7 +196,7 @@ def _check_new(store: Store, table: str, run: str, dataset: lance.LanceDataset, 
 
 def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
     """Keeps one copy of every run's rows. Withdraws this run's rows, and raises AddedMeanwhile, if another
-    run had added some of the same units before."""
+    run added some of the same units after this run's check and before its commit."""
     history = _history(store.dataset(table))
     for versions in history.values():
         for version in versions[1:]:
@@ -244,15 +244,15 @@ def _withdraw(store: Store, table: str, version: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Effect of the rows that a commit with `replace` brings."""
+    """Effect of ingested rows on their table."""
 
-    added: tuple[str, ...]  # ids
-    replaced: tuple[str, ...]  # ids
-    equal: int
+    added: tuple[str, ...]  # ids of new rows
+    replaced: tuple[str, ...]  # ids of stored rows whose content changes
+    equal: int  # number of rows that are stored already with the same content
 
 
 def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> RowChanges:
-    """Writes new and changed rows for an ingested table as a part of a run, if there are any."""
+    """Writes the new and changed rows of an ingested table as a part of a run, if there are any."""
     [id] = kind_of(table).key
     rows = checked(table, store.dataset(table).schema, rows)
     names = id_texts(rows[id])
@@ -268,7 +268,7 @@ def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> RowC
 
 
 def put(store: Store, table: str, rows: pa.Table) -> RowChanges:
-    """Puts rows into one of the ingested tables, with one commit. After a kill, put the same rows again."""
+    """Adds new rows to an ingested table and replaces changed ones. After a kill, put the same rows again."""
     run = uuid.uuid4().hex
     staged = stage(store, table, run, "0", rows)
     if staged.added or staged.replaced:

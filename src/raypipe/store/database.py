@@ -1,7 +1,7 @@
 """The tables of a store: a LanceDB database in one folder, local or on an object store.
 
-Makes, reads and indexes tables, and gives out the driver's lease. Look-ups by key are in `ids`; exactly-once
-writes are in `parts` and `commit`.
+Makes, reads and indexes tables, and takes leases. Look-ups by key are in `ids`; exactly-once writes are in
+`parts` and `commit`.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Store:
         self.files = Files(self.uri)
         self._held: set[str] = set()  # names of the leases that this object holds
         self._changing: set[str] = set()  # tables inside a block of `durable`
-        self.kept: object = None  # cache of `sources.all_sources`: the last `Ids` of all sources
+        self.kept: object = None  # cache of `sources.all_sources`: its last result
         self.sums: dict[str, list[Any]] = {}  # fragment of `sources` -> sum and count of its ids
 
     @classmethod
     def open(cls, uri: str) -> Store:
-        """Opens the store at an address. Raises StoreError if none exists, or a later raypipe made it."""
+        """Opens the store at an address. Raises StoreError if none exists, or if it has another format."""
         if (store := cls.find(uri)) is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         return store
 
     @classmethod
     def find(cls, uri: str) -> Store | None:
-        """Opens the store at an address; None without one. Raises StoreError if a later raypipe made it."""
+        """Opens the store at an address; None if none exists. Raises StoreError for another format."""
         with _place(uri, "read"):
             store = cls(uri)
             mark = store.files.read(MARK)
@@ -64,7 +64,7 @@ class Store:
 
     @classmethod
     def create(cls, uri: str) -> Store:
-        """Opens the store at an address, and makes it first if it does not exist."""
+        """Opens the store at an address, or makes it. Raises StoreError if the address can hold no store."""
         with _place(uri, "made"):
             store = cls(uri)
             if store.files.read(MARK) is None:
@@ -80,8 +80,9 @@ class Store:
     def lease(self, name: str, owner: str, forgetting: bool = False, wait_s: float = 0.0) -> Iterator[None]:
         """Holds a lease while the block runs: `with store.lease("driver", "eval local"): ...`. Does nothing
         if this Store object holds the lease already: an eval holds it over all phases, and each phase takes
-        it, too. Raises StoreInUse if another process still holds the lease after `wait_s` seconds. While a
-        forget is unfinished, only a forget (`forgetting`) gets the driver's lease; others get StoreError."""
+        it, too. Raises StoreInUse if another process still holds the lease after `wait_s` seconds. The
+        driver's lease also repairs tables after a power cut, and adds missing columns. While a forget is
+        unfinished, the driver's lease raises StoreError, except with `forgetting`."""
         if name in self._held:
             yield
             return
@@ -99,7 +100,7 @@ class Store:
                 self._held.discard(name)
 
     def _add_columns(self) -> None:
-        """Adds the columns of later formats to older tables; reads and writes no data file."""
+        """Adds the columns that tables of an older raypipe lack; reads and writes no data file."""
         for table in BASE:
             wanted = [f for f in kind_of(table).columns if f.name in ADDED]
             there = self.dataset(table) if wanted and self.has(table) else None
@@ -217,7 +218,7 @@ class Store:
     def rows(
         self, table: str, column: str, values: Sequence[str], columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Reads the rows of the newest version whose column has one of the values (`ids.rows`)."""
+        """Reads the rows whose column has one of the values, from the newest version, in no fixed order."""
         return lookups.rows(self.dataset(table), column, values, columns)
 
     def forget(self, table: str, column: str, values: Sequence[str]) -> None:
@@ -229,7 +230,7 @@ class Store:
                     dataset.delete(where)
 
     def index(self, table: str) -> None:
-        """Builds the table's scalar indexes, or updates them."""
+        """Builds the table's scalar indexes, or adds the rows that they do not cover yet."""
         for _ in range(INDEX_TRIES):
             try:
                 with reaching(self.table_uri(table)):

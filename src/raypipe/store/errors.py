@@ -1,8 +1,8 @@
-"""Errors of a store, and the translation of what Lance, Arrow and the file system raise: never a row's fault.
+"""Errors of a store, and the translation of errors of Lance, Arrow and the file system. None blames a row.
 
 Lance reports the same trouble as OSError, ValueError, RuntimeError, an Arrow error or a panic. Only its
-message tells whether a disk is full. So `reaching` wraps each such call and translates every exception in it;
-a caller checks its arguments before. This module depends on no table.
+message tells whether a disk is full. So `reaching` wraps each such call and translates all of these errors.
+Callers check their arguments before, since a wrong argument would look like trouble of the store.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NO_PLACE = re.compile(  # a file blocks the path, it is read-only, or its bucket
 
 
 class StoreError(RaypipeError):
-    """A store in an unusable state: a table or index is missing, rows are duplicated."""
+    """A store that cannot be used as it is: a table is missing, or an unfinished forget blocks it."""
 
     exit_code = 2
 
 
 class StoreInUse(StoreError):
-    """A lease that a living process holds. The same command succeeds once that process has ended."""
+    """A refused lease: a living process holds it. Once that process has ended, the same command succeeds."""
 
     exit_code = Unavailable.exit_code
 
@@ -51,8 +51,8 @@ def says_absent(error: ValueError) -> bool:
 
 @contextmanager
 def reaching(what: str) -> Iterator[None]:
-    """Translates every error of a block into DiskFull or StoreUnavailable. The block calls only Lance, Arrow
-    and the file system; `what` names the data that it reads or writes."""
+    """Translates errors of a block into DiskFull or StoreUnavailable; a RaypipeError passes unchanged. The
+    block calls only Lance, Arrow and the file system. `what` names the data that it reads or writes."""
     try:
         yield
     except RaypipeError:

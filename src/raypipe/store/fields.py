@@ -1,12 +1,12 @@
 """Fields of sources (url, title, date, ...), and the sources that a filter on them matches.
 
 A source has a row for each place of its text: each document with this text, and each citation of it in a
-stored question. It matches a filter if one of its rows does. Every row has the fields `url`, `host`,
-`folder`, `title` and `date`; documents also have the fields that their reader found. Values are texts; a
+stored question. It matches a filter if one of its rows does. Any row may have the fields `url`, `host`,
+`folder`, `title` and `date`; a document also has the fields that its reader found. Values are texts; a
 field's type is the strictest type that all its values have.
 
 pyarrow evaluates conditions on columns: no field value and no request text ever becomes part of a query. This
-module reads the tables of documents, layouts and questions.
+module reads the tables of documents, layouts (a document's path, pages and sections) and questions.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ NAMED = ("documents", "questions")
 """Tables that record, with `layouts`, the places of sources and their fields."""
 FieldType: TypeAlias = Literal["text", "number", "boolean", "date"]
 PARTS: Final = ("page", "snippet", "name")  # the parts of a citation that are sources
-OF_ALL: Final = ("url", "host", "folder", "title", "date")  # fields of every row
-KEPT = 32  # filters whose matching rows are cached
-SHOWN = 200  # most fields of documents in a list
+OF_ALL: Final = ("url", "host", "folder", "title", "date")  # fields that any row may have
+KEPT = 32  # most filters whose matching rows are cached
+SHOWN = 200  # most fields of documents that a list shows
 _NAMED = ("id", "source", "title", "fields")
 _FIELDS = pa.map_(pa.string(), pa.string())
 _SCHEMA = pa.schema(
@@ -75,7 +75,7 @@ class Field:
 
     name: str
     type: FieldType
-    rows: int  # documents and citations with this field
+    rows: int  # rows with this field, of documents and of citations
     example: str
 
 
@@ -83,8 +83,8 @@ class SourceFields:
     """Places of some sources, with the fields of each place."""
 
     def __init__(self, rows: pa.Table) -> None:
-        """`rows`: columns source, url, modified, title, fields. The first of a source's places is the one
-        shown."""
+        """`rows`: columns source, url, modified, title, fields. Of several places of a source, the first one
+        with a url gives its url."""
         self._rows = rows
         self._columns: dict[str, pa.Array] = {}
         self._within: dict[Filters, SourceFields] = {}
@@ -149,8 +149,8 @@ class SourceFields:
             return matching
 
     def narrowed(self, citations: Sequence[Citation], filters: Filters) -> tuple[Citation, ...]:
-        """Keeps the citations, and their parts, that match. A part matches by the citation's own fields, or
-        by those of a document with the same text and the same url."""
+        """Keeps the parts of citations that match, and drops citations without a part. A part matches by the
+        citation's own fields, or by those of a stored place with the same text and the same url."""
         if not filters or not citations:
             return tuple(citations)
         own, here = SourceFields.of(citations)._rows, self._rows
@@ -170,7 +170,7 @@ class SourceFields:
         return tuple(c for c in cited if c.sources())
 
     def fields(self) -> list[Field]:
-        """Lists the fields by name: the five of every row, and the 200 that most documents have."""
+        """Lists fields that have a value, by name: those of `OF_ALL`, and the 200 most frequent others."""
         given = pc.value_counts(self._rows["fields"].combine_chunks().keys).to_pylist()
         most = sorted(given, key=lambda x: (-x["counts"], x["values"]))[:SHOWN]
         found = (self.field(name) for name in sorted({*(x["values"] for x in most), *OF_ALL}))
@@ -182,8 +182,8 @@ class SourceFields:
         return Field(name, _type_of(values), len(values), values[0].as_py()) if len(values) else None
 
     def check(self, where: str) -> None:
-        """Raises ConditionError, with a list of fields, for an unknown field or a value of another type. ""
-        is valid."""
+        """Raises ConditionError for a malformed condition, an unknown field (with a list of the fields), or a
+        value of another type. "" is valid."""
         for test in tests_of(parse(where)) if where else ():
             if (field := self.field(test.field)) is None:
                 fields = self.fields()
@@ -200,7 +200,7 @@ class SourceFields:
                 raise ConditionError(f"where: {test.field}: {expected}")
 
     def column(self, name: str) -> pa.Array:
-        """Returns the values of a field as texts, null for a place without it."""
+        """Returns the values of a field as texts, (rows,); null for a place without it."""
         if (values := self._columns.get(name)) is not None:
             return values
         rows, urls = self._rows, self._rows["url"].to_pylist() if name in (*OF_ALL, *_PLACE) else ()

@@ -1,7 +1,7 @@
 """Small files next to the tables of a store: their names, atomic writes, and repair after a power cut.
 
-The constants below name the files and folders; each name starts with an underscore. Each file is written
-atomically. A store is a local folder or any object store that pyarrow supports.
+The constants below name the files and folders; a name at the top of the store starts with an underscore. Each
+file is written atomically. A store is a local folder or any object store that pyarrow supports.
 
 Lance does not sync its files to disk, so a power cut may lose some. While a table is changed, a note in
 `_changing` holds the version before the change. The note is removed once all files of the change are on disk.
@@ -33,7 +33,7 @@ from raypipe.core.errors import DiskFull
 from raypipe.store.errors import StoreError, reaching
 
 MARK = "_store.json"  # the store's format number; its presence makes a folder a store
-LEASES = "_lease"  # the driver's lease, and the table versions that readers pin
+LEASES = "_lease"  # leases, and the table versions that readers pin
 PARTS = "_parts"  # completion records, by table and run
 RUNS = "_runs"  # plans of unfinished runs
 PLANNED = "_runs/ids"  # the ids of each unfinished run, by its name
@@ -46,7 +46,7 @@ ADOPTED = "_adopted"  # models whose results count as those of another model, by
 READS = "_reads"  # results of tasks that read files, until the tables have them, by run
 FOLDERS = "_folders"  # the files of each ingested folder, as they were at that time
 ANN = "_ann"  # the measured recall of each approximate index, by table
-COVERAGE = "_coverage"  # the sources that a table lacked, with a name of its rows at that time; by table
+COVERAGE = "_coverage"  # the sources that a table lacked, and its chunk counts, with a name of its rows then
 CORPUS_SUMS = "_corpus_sums.json"  # the sum of the ids in each fragment of `sources`
 SIZES = "_sizes"  # characters of each source
 CHANGING = "_changing"  # for each table that is being changed, the version before the change
@@ -191,14 +191,14 @@ class Files:
 
     @_classed
     def walk(self, folder: str) -> list[str]:
-        """Lists all files below a folder, half-written ones included; a missing folder is empty."""
+        """Lists all files below a folder, also half-written ones; a missing folder is empty."""
         found = self._infos(folder, recursive=True)
         at = len(self._path(""))
         return sorted(f.path[at:] for f in found if f.type is FileType.File)
 
     @_classed
     def names(self, folder: str) -> list[str]:
-        """Lists the names in a folder, sorted, without half-written files; a missing folder is empty."""
+        """Lists files and folders in a folder, sorted, without half-written files; [] if it is missing."""
         return sorted(f.base_name for f in self._infos(folder) if not f.base_name.endswith(".tmp"))
 
     @_classed
@@ -208,8 +208,8 @@ class Files:
         return {name: there[name].size for name in sorted(there) if not name.endswith(".tmp")}
 
     def half_written(self, now: float) -> list[str]:
-        """Lists temporary files next to the tables whose writer has died: no byte was added for
-        HALF_WRITTEN_S. Age is the only sign: writers need no lease. An object store has no such files."""
+        """Lists temporary files, except in tables, that got no byte for HALF_WRITTEN_S: their writer is dead.
+        Only the age tells this, since writers need no lease. An object store has no such files."""
         names = list[str]()
         for folder in (self._root, *glob.glob(f"{self._root}/_*/")) if self.local else ():
             for inside, folders, files in os.walk(folder):  # skips what another process removes meanwhile
@@ -223,13 +223,13 @@ class Files:
 
     @_classed
     def newest(self, folder: str) -> float | None:
-        """Returns when a file below a folder was last written, seconds since the epoch; None: no files."""
+        """Returns when a folder's content last changed, in seconds since the epoch; None without content."""
         found = self._infos(folder, recursive=True)
         return max((f.mtime_ns / 1e9 for f in found if f.mtime_ns is not None), default=None)
 
     @_classed
     def size(self, name: str) -> int | None:
-        """Returns the bytes of a file; None if it does not exist."""
+        """Returns the bytes of a file; None if no such file exists."""
         info = self._fs.get_file_info(self._path(name))
         return info.size if info.type is FileType.File else None
 
@@ -274,7 +274,8 @@ _LAST = 2**64 - 1  # Lance names the manifest of version v by this minus v, so t
 
 @contextmanager
 def durable(files: Files, table: str) -> Iterator[None]:
-    """Makes a change of a table durable: all files that the block wrote are on disk when it ends."""
+    """Makes a change of a table durable: the files that the block made are on disk when it ends or raises.
+    First ends an unfinished change (`restore`). Does nothing on an object store."""
     if not files.local:
         yield
         return
@@ -292,8 +293,8 @@ def durable(files: Files, table: str) -> Iterator[None]:
 
 
 def restore(files: Files, table: str) -> None:
-    """Returns a table to the version before an unfinished change, if the machine has restarted since.
-    Otherwise syncs the table's files."""
+    """Ends an unfinished change of a table, if a note records one. If the machine has restarted since, sets
+    the table to the noted version, or removes it if the change made it. Then syncs the table's files."""
     if (raw := files.read(_note(table))) is None:
         return
     note, folder = json.loads(raw), f"{table}.lance"

@@ -40,7 +40,7 @@ KEPT = timedelta(days=1)  # a younger version may still be read by a run or a re
 
 
 def tag(store: Store, table: str, name: str, version: int) -> None:
-    """Protects a version under a name. Raises StoreError if it is gone, or the name tags another version."""
+    """Tags a version. Raises StoreError if it does not exist, or if another version has this tag."""
     here = tagged(store, table)
     if name not in here:
         store.dataset(table, version).tags.create(name, version)
@@ -62,8 +62,8 @@ def untag(store: Store, table: str, name: str) -> None:
 
 
 def tagged(store: Store, table: str) -> dict[str, int]:
-    """Maps a table's tags to versions. Removes a tag file that a power cut truncated: its writer was
-    interrupted, and writes it again when it resumes."""
+    """Maps a table's tags to versions. Removes tag files that a power cut truncated. Their writer was
+    interrupted, too, and writes them again when it resumes."""
     folder = f"{table}.lance/{TAGS}"
     for name in store.files.names(folder):
         raw, whole = store.files.read(f"{folder}/{name}"), False
@@ -89,7 +89,7 @@ def drop(store: Store, table: str) -> None:
 
 
 def unfinished(store: Store) -> list[str]:
-    """Lists the names of work that was begun and is not committed: no version names its parts' files."""
+    """Lists the names of work that is not wholly committed: its parts' files may be in no version yet."""
     return [n.removesuffix(".json") for n in store.files.names(RUNS) if n.endswith(".json")]
 
 
@@ -113,8 +113,8 @@ def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta 
 
 
 def drop_twins(store: Store, table: str) -> int:
-    """Deletes the later rows of a duplicate key in a memo table; returns their number. Two concurrent merges
-    may leave duplicates. The first row stays, since readers already use it."""
+    """Deletes rows of a memo table whose key an earlier row has; returns their number. Two concurrent merges
+    may leave such duplicates. The first row stays, since readers already use it."""
     dataset, twins = store.dataset(table), list[int]()
     for where in key_ranges(dataset.schema, dataset.count_rows()):
         keys = store.scan(table, ["key"], dataset.version, filter=where, with_row_id=True).sort_by("_rowid")
@@ -143,8 +143,9 @@ def key_ranges(schema: pa.Schema, rows: int) -> Iterator[str]:
 
 
 def rewrite_deleted(store: Store, table: str) -> None:
-    """Rewrites each fragment that has deleted rows without them, and rebuilds the table's BTREEs. A Lance
-    deletion alone leaves the bytes of a row in its file, and its key in an index."""
+    """Removes deleted rows from the files: rewrites their fragments, and rebuilds the table's BTREEs. A
+    deletion by Lance leaves a row's bytes in its file, and its key in an index. First deletes duplicates of a
+    memo table."""
     with reaching(store.table_uri(table)), store.durable(table):
         if table.startswith(OF_MEMO):
             drop_twins(store, table)
@@ -155,7 +156,7 @@ def rewrite_deleted(store: Store, table: str) -> None:
 
 
 def keep_only(store: Store, table: str, keep: Collection[int]) -> None:
-    """Removes all versions except the newest and `keep`, tagged or not; also files that no version names."""
+    """Removes all versions, even tagged ones, except the newest and `keep`; then files that none has."""
     dataset = store.dataset(table)
     safe = {*keep, dataset.version}
     for name, version in tagged(store, table).items():
@@ -173,7 +174,7 @@ def compact_here(store: Store, table: str, version: int) -> None:
 
 
 def table_bytes(store: Store, table: str, version: int) -> int:
-    """Returns the bytes of a table's files at a version."""
+    """Returns the bytes of a table's data files at a version."""
     found = store.dataset(table, version).get_fragments()
     return sum(file.file_size_bytes for fragment in found for file in fragment.metadata.files)
 
@@ -219,9 +220,9 @@ def replace_groups(store: Store, table: str, version: int, written: Iterable[str
 def compact(
     store: Store, table: str, most: int = FRAGMENTS, by: Callable[[Store, str, int], None] = compact_here
 ) -> bool:
-    """Compacts a table of more than `most` fragments; returns whether it did. Rows keep their content, and
-    old versions keep their files. Written parts of a run are not affected: they are committed on top
-    later."""
+    """Compacts a table of more than `most` fragments; returns whether it did. Rows keep their content, old
+    versions keep their files, and uncommitted parts of a run stay valid. First deletes duplicates of a
+    memo table."""
     if len(store.dataset(table).get_fragments()) <= most:
         return False
     with store.durable(table):
@@ -237,7 +238,8 @@ def compact(
 
 
 def abandon(store: Store, what: str) -> str | None:
-    """Removes unfinished work: its parts, then its plan. Returns its run; None if the plan is damaged."""
+    """Removes unfinished work: its parts, then its plan. Returns its run. If the plan is damaged or missing,
+    returns None, and the parts stay for `free`."""
     run = run_of(store, what)
     for table in store.files.names(PARTS) if run else ():
         store.files.remove_folder(f"{PARTS}/{table}/{run}")
@@ -252,7 +254,7 @@ def staged(store: Store) -> list[str]:
 
 
 def free(store: Store) -> None:
-    """Removes all parts, all ids of planned runs, and half-written files whose writer has died."""
+    """Removes all parts, results of reading tasks, ids of planned runs, and files of dead writers."""
     store.files.remove_folder(PARTS)
     store.files.remove_folder(READS)
     store.files.remove_folder(PLANNED)
@@ -261,7 +263,7 @@ def free(store: Store) -> None:
 
 
 def free_table(store: Store, table: str) -> None:
-    """Removes the files of a table that no version names: data, deletions, indexes, transactions."""
+    """Removes a table's files that no version names: data, deletions, indexes, transactions, leftovers."""
     dataset = store.dataset(table)
     with store.durable(table):
         dataset.cleanup_old_versions(_EVER, delete_unverified=True, error_if_tagged_old_versions=False)

@@ -1,8 +1,8 @@
 """Lists of ids as one Arrow array, and look-ups of table rows by the values of a column.
 
 Ten million digests take 160 MB as an array, and a gigabyte as Python strings. Look-ups hash at most `HASHED`
-ids at a time, so memory does not grow with both sides. A few rows are found by the BTREE of their column,
-many by one scan. This module works on opened Lance datasets, without a store.
+ids at a time, so memory does not grow with both sides. `present` looks up a few ids by the BTREE of their
+column, and many by one scan. This module works on opened Lance datasets, without a store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ids(Sequence[str]):
     """Distinct ids in order, digests of sources or ids of questions, as one Arrow array."""
 
     def __init__(self, array: pa.Array, all_of: str = "") -> None:
-        """`all_of`: a name of the set, if these are all sources of some kinds that a store has; else ""."""
+        """`all_of`: a name of the set, under which results about it may be stored; "" if it has none."""
         self.all_of = all_of
         self._count = len(array)
         self._array: pa.Array | None = array
@@ -46,7 +46,7 @@ class Ids(Sequence[str]):
 
     @classmethod
     def of(cls, ids: Iterable[str], kind: pa.DataType = DIGEST) -> Ids:
-        """Makes a list from any ids; Python strings are converted to `kind`."""
+        """Makes a list from Python strings, which are converted to `kind`; returns `Ids` unchanged."""
         return ids if isinstance(ids, Ids) else cls(id_column(ids, kind))
 
     @property
@@ -139,7 +139,8 @@ def stand_in(ids: pa.Array, there: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def repeats(ids: pa.Array) -> int:
-    """Counts the ids that occur earlier in the same array."""
+    """Counts the ids that occur earlier in the same array; 0 if all are distinct. An id that occurs in three
+    blocks of `HASHED` ids counts too often."""
     count = 0
     for at in range(0, len(ids), HASHED):
         some = ids.slice(at, HASHED)
@@ -149,8 +150,8 @@ def repeats(ids: pa.Array) -> int:
 
 
 def looked_up(ids: pa.Array, rows: Iterable[tuple[pa.Array, np.ndarray]]) -> np.ndarray:
-    """Returns the number of each id, (ids,) int32; -1 for an id without one. `rows`: arrays of ids with their
-    numbers, which are below 2^31."""
+    """Returns the number of each id, (ids,) int32; -1 for an id without a number. `rows`: arrays of ids with
+    their numbers, which are below 2^31. If several arrays have an id, the last one's number counts."""
     out = np.full(len(ids), -1, np.int32)
     for names, numbers in rows:
         if len(ids) < len(names):
@@ -186,8 +187,8 @@ def _literal(value: str | int | bytes) -> str:
 
 
 def wheres(dataset: lance.LanceDataset, column: str, values: Iterable[Any]) -> list[str]:
-    """Lists the filters (`filters`) for a column's distinct values: an Arrow array of its type, or Python
-    values. For a column of digests these are hex strings; other strings match no row and are dropped."""
+    """Lists the filters (`filters`) for values of a column: an Arrow array of its type, or Python values. For
+    a column of digests the Python values are hex strings; others match no row and are dropped."""
     if isinstance(values, pa.Array):
         values = values.to_pylist()
     elif dataset.schema.field(column).type == DIGEST:
@@ -198,7 +199,7 @@ def wheres(dataset: lance.LanceDataset, column: str, values: Iterable[Any]) -> l
 def rows(
     dataset: lance.LanceDataset, column: str, values: Iterable[Any], columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Reads the rows whose column has one of the values, by BTREE, in no order. `columns` None: all."""
+    """Reads the rows whose column has one of the values, by its BTREE if it has one, in no fixed order."""
     wanted, found = columns and list(columns), wheres(dataset, column, values) or ["false"]
     with reaching(dataset.uri):
         return pa.concat_tables([dataset.to_table(columns=wanted, filter=where) for where in found])

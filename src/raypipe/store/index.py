@@ -1,9 +1,10 @@
-"""Searchable snapshots: a store's tables, or a request's own pages in memory. Both give equal answers.
+"""Searchable snapshots: a store's tables, or a request's own pages in memory. Equal rows give equal hits.
 
-Search is exact: a score is the inner product of the float32 vectors in double precision, and ties are ordered
-by source and span. So an answer depends neither on the order of rows nor on where they are held. Snapshots
-also hold the layouts of folders' documents, by source, from which citations of pages and sections are made.
-This module depends on the store and on the columns of the corpus tables (core/arrow.py).
+`search` is exact: a score is the inner product of the float32 vectors in double precision, and ties are
+ordered by source and span. So hits depend neither on the order of rows nor on their place. In a store, `near`
+searches an approximate index instead. A store's snapshot also has layouts of documents (path, pages and
+sections), from which citations are made. This module depends on the store and on the columns of the corpus
+tables (core/arrow.py).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class SourceTexts(ABC):
     async def _parts(
         self, name: str, part: Callable[[dict[str, Any]], T], sources: Sequence[str]
     ) -> list[tuple[T, ...]]:
-        """Reads a list column of each source. Raises ConfError if the table was made without it."""
+        """Reads a list column of each source, () if missing. Raises ConfError if there is no such column."""
         if name not in self._texts.schema.names:
             raise ConfError(
                 f"the texts here have no column {name!r}: index again, with `parse` in the corpus half"
@@ -104,15 +105,15 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """Description from which any process opens the same index: plain values, made once by the driver."""
+    """Plain values from which any process opens the same index."""
 
     store: str  # address
     texts: Pinned
     passages: Pinned
     vectors: tuple[tuple[str, Pinned], ...]  # model identity, its table of vectors
     words: tuple[tuple[str, Pinned, Pinned], ...] = ()  # analyzer, its tables of postings and lengths
-    layouts: Pinned | None = None  # None: no folder was read
-    named: tuple[Pinned, ...] = ()  # documents and questions, whose fields conditions test; (): no fields
+    layouts: Pinned | None = None  # None: the store has no layouts
+    named: tuple[Pinned, ...] = ()  # documents and questions, whose fields conditions test; (): no conditions
 
     def pinned(self) -> tuple[Pinned, ...]:
         """Lists every pinned table: the searched ones, layouts, documents and questions."""
@@ -130,7 +131,7 @@ def index_spec(
     words: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> IndexSpec:
     """Pins tables at their newest versions. `vectors`: model identity -> table; `words`: analyzer -> its
-    tables of postings and lengths. Raises StoreError if a table or one of its scalar indexes is missing."""
+    tables of postings and lengths. Raises StoreError if one of these tables or scalar indexes is missing."""
 
     def pin(table: str) -> Pinned:
         version = store.version(table)
@@ -155,8 +156,8 @@ class LanceIndex(SourceTexts):
 
     def __init__(self, spec: IndexSpec, product: Product = numpy_product, copies: Path | None = None) -> None:
         """`product`: multiplies a batch of questions with the vectors. `copies`: folder for local copies of
-        vectors; None: this user's folder of temporary files. Raises StoreError if a table, its pinned version
-        or a scalar index is missing."""
+        vectors; None: `vectors.folder`. Raises StoreError if a table, its pinned version or a scalar index is
+        missing."""
         store = Store.open(spec.store)
 
         def open_pinned(pinned: Pinned) -> LanceDataset:
@@ -177,7 +178,7 @@ class LanceIndex(SourceTexts):
         self._gathering = threading.Lock()
 
     def fields(self) -> SourceFields:
-        """Returns the fields of its sources, read at the first call."""
+        """Returns the fields of the sources; reads them at the first call."""
         with self._gathering:
             if self._fields is None:
                 documents, questions = self._named

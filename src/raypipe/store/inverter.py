@@ -1,7 +1,7 @@
 """Inversion of sources' words: tables of texts and passages become rows of `postings` and `lengths`.
 
-A part of a run may get several segments of bounded size. So memory is bounded by one segment and the longest
-source, however many sources there are.
+A part of a run may get several segments of bounded size. So sorting takes memory for one segment or the
+longest source; the finished rows of the whole part are held, too.
 
 Small segments are merged: their sources are inverted again. A search then reads fewer segments and gives the
 same scores, to the bit, since statistics are sums over segments. Entries of removed passages disappear, too.
@@ -41,12 +41,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PassageSpans:
-    """Distinct passages with their words, by source and span. A word belongs to the passage of its start."""
+    """Distinct passages with their words, by source and span. A passage is a chunk's parent span, and has the
+    words that start in it."""
 
     sources: pa.Array  # ids of all sources, also of those without passages
     place: np.ndarray  # (passages,) int64: index of the passage's source in `sources`
-    starts: np.ndarray  # (passages,) int64
-    ends: np.ndarray  # (passages,) int64
+    starts: np.ndarray  # (passages,) int64: first character
+    ends: np.ndarray  # (passages,) int64: last character + 1
     offsets: np.ndarray  # (passages + 1,) int64: words of passage i are hashes[offsets[i]:offsets[i + 1]]
     hashes: np.ndarray  # (words,) uint64: word hashes (`text.words`)
 
@@ -62,7 +63,8 @@ def word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
 
 
 def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> PassageSpans:
-    """Collects the passages of the sources in `order`. `texts`: source, words and starts of one analyzer."""
+    """Collects the passages of the sources in `order`. `texts`: source, words and starts of one analyzer.
+    Raises StoreError if a source of `passages` is not in `texts` or not in `order`."""
     _, words, starts_at = texts.columns
     names = texts["source"].combine_chunks()
     real = passages.filter(pc.greater(passages["end"], passages["start"]))
@@ -122,8 +124,8 @@ def postings_rows(found: PassageSpans, segment: int) -> pa.Table:
 
 
 def lengths_rows(found: PassageSpans, segment: int) -> pa.Table:
-    """Makes the rows of `lengths` for one segment. A source without a passage gets a row of zeros, since it
-    would otherwise always look like missing work; readers skip these rows."""
+    """Makes the rows of `lengths` for one segment. A source without a passage gets a row with passage -1,
+    since it would otherwise always look like missing work. Readers skip these rows."""
     bare = np.setdiff1d(np.arange(len(found.sources)), found.place)
     n, none = len(found.place), len(bare)
 
@@ -164,7 +166,7 @@ class Inverter:
         lengths, postings = [LENGTHS.empty_table()], [POSTINGS.empty_table()]
         for names, texts, passages in self._segments(ids):
             found = passage_spans(texts, passages, id_column(names))
-            # 63 bits, equal for the same part of the same run
+            # The segment's id: 63 bits, equal for the same part of the same run.
             segment = int(digest("segment", run, part, str(len(postings)))[:16], 16) >> 1
             lengths.append(lengths_rows(found, segment).cast(LENGTHS))
             postings.append(postings_rows(found, segment).cast(POSTINGS))
@@ -215,7 +217,7 @@ def _bounded(sized: Iterable[tuple[T, int]], most: int) -> Iterator[list[T]]:
 
 def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) -> Iterator[pa.Table]:
     """Yields the rows of each group of sources. A few sources are found by BTREE. For many, the whole column
-    of sources is scanned once: a scanned row costs a two-hundredth of a look-up."""
+    of sources is scanned once: a look-up costs as much as `SCAN_RATIO` scanned rows."""
     ids = [source for cut in cuts for source in cut]
     with reaching(dataset.uri):
         if len(ids) * SCAN_RATIO < dataset.count_rows():
@@ -237,8 +239,9 @@ def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) ->
 
 
 def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter, at: int = MERGED_AT) -> int:
-    """Merges an analyzer's small segments if at least `at` fragments hold them. Also removes rows of
-    `postings` that `lengths` does not name. Returns by how many the number of segments fell.
+    """Merges an analyzer's small segments if at least `at` fragments hold them. Returns how many segments
+    fewer exist afterwards. If `postings` has at least `at` fragments, also removes each fragment without a
+    segment that `lengths` names.
 
     Only for the driver, and only if no build of these tables is unfinished: `lengths` does not name the rows
     of such a build yet."""
@@ -272,7 +275,8 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
 
 
 def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: Collection[int]) -> int:
-    """Inverts the sources of some segments again and replaces these; returns the number of new segments."""
+    """Inverts the sources of some segments again, and replaces the rows of these segments in `lengths`. Their
+    rows in `postings` stay for the caller to drop. Returns the number of new segments."""
     there, run = store.dataset(lengths), f"merged-{uuid.uuid4().hex}"
     where = f"passage >= 0 AND segment IN ({', '.join(map(str, old))})"
     with reaching(there.uri):

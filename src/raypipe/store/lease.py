@@ -1,12 +1,13 @@
-"""Leases of a store: a driver's marks the one process that changes tables, a reader's pins table versions.
+"""Leases of a store: the driver's marks the process that changes tables, a reader's pins table versions.
 
-A driver's lease keeps a second driver from repeating the work, and keeps housekeeping and work apart. Commits
-do not depend on it: clocks jump, pauses outlive any limit, and commits are exactly-once without it. A
+The driver's lease keeps a second driver from repeating the work, and keeps housekeeping and work apart.
+Commits do not depend on it: clocks jump, pauses outlive any limit, and commits are exactly-once without it. A
 reader's lease names the table versions that a process searches for a long time; housekeeping keeps them.
 
 A lease is a small JSON file, its sign, which the holder's thread rewrites every 15 s (a beat). A holder with
-this boot and pid namespace is alive while its pid is. A holder on another machine or in another container is
-alive while its sign changes: the sign is watched, since two clocks may differ by minutes.
+this boot and pid namespace is alive while its process is. A holder on another machine or in another container
+is alive if its last beat is young by the clock here. Two clocks may differ by minutes, so an old sign is
+watched, and its holder is alive if the sign changes.
 
 Signs of one lease are numbered. A process takes a lease by claiming the number after the highest one, which
 only one process can do. So of all processes that find a dead sign, one takes over. In a local folder a claim
@@ -44,7 +45,7 @@ STALE_S = 60.0  # a sign without a beat for this long is watched: four beats, si
 BEAT_S = 15.0  # seconds between two beats
 LOOK_S = 1.0  # seconds between two reads of a watched sign
 WAIT_S = 0.2  # seconds between two tries to take a held lease
-FORGOTTEN_S = 86400.0  # a reader that is silent for a day is dead
+FORGOTTEN_S = 86400.0  # seconds of silence after which a reader's sign is watched once more, then removed
 _READER = "reader-"
 _SPACE = Path("/proc/self/ns/pid")
 _LEFT: set[str] = set()  # tokens of leases that this process gave up, even if their sign still exists
@@ -161,7 +162,7 @@ class Lease(_Beating):
         self._leave()
 
     def _leave(self) -> None:
-        """Removes the own sign. If that fails, this process ignores the sign from now on."""
+        """Removes the own sign. From now on, this process ignores the sign, even if it cannot be removed."""
         _LEFT.add(self._token)
         try:
             if self._name and self._stands():
@@ -170,7 +171,7 @@ class Lease(_Beating):
             log.warning("the lease of %s could not be taken away: %s", self._owner, e)
 
     def _signs(self) -> dict[str, _Sign | None]:
-        """Maps the names of this lease's signs to their content; None for a file that no driver wrote."""
+        """Maps the names of this lease's signs to their content; None for a file that is no sign."""
         pattern = re.compile(re.escape(self._lease) + r"-\d{9}\.json")
         names = [f"{LEASES}/{n}" for n in claims(self._files, LEASES) if pattern.fullmatch(n)]
         return {name: _read(claimed(self._files, name)) for name in names}
@@ -181,8 +182,8 @@ class Lease(_Beating):
 
 
 class Reading(_Beating):
-    """A reader's lease; any number of processes may hold one. From `begin` to `end`, or until the process
-    dies, housekeeping keeps these versions of these tables."""
+    """A reader's lease; any number of processes may hold one. `reads`: table -> version. Housekeeping keeps
+    these versions from `begin` to `end`, or until the process dies or cannot beat."""
 
     def __init__(self, files: Files, owner: str, reads: Mapping[str, int]) -> None:
         super().__init__(files, "reading", owner, reads)
@@ -203,7 +204,7 @@ class Reading(_Beating):
 
 
 def read_now(files: Files, watch_s: float = STALE_S) -> dict[str, set[int]]:
-    """Maps tables to the versions that living readers pin. Watches silent ones elsewhere for `watch_s`."""
+    """Maps tables to the versions that living readers pin. Watches silent readers elsewhere for `watch_s`."""
     pinned: dict[str, set[int]] = {}
     for sign in _living(files, _readers(files), watch_s).values():
         for table, version in sign.reads.items():
@@ -212,8 +213,8 @@ def read_now(files: Files, watch_s: float = STALE_S) -> dict[str, set[int]]:
 
 
 def sweep(files: Files, watch_s: float = STALE_S) -> None:
-    """Removes the signs of dead readers. A silent reader elsewhere may only be cut off from the network. So
-    the reader's sign stays for FORGOTTEN_S, and is valid again with the next beat."""
+    """Removes the signs of dead readers. A silent reader on another machine may only be cut off from the
+    network. So its sign stays for FORGOTTEN_S, and becomes valid again with the next beat."""
     now, dead, old = time.time(), list[str](), dict[str, _Sign | None]()
     for name, sign in _readers(files).items():
         if sign is None or (lives := _alive(sign)) is False:
@@ -230,7 +231,7 @@ def _readers(files: Files) -> dict[str, _Sign | None]:
 
 
 def _read(raw: bytes | None) -> _Sign | None:
-    """Parses a sign; None for one that was removed or that no driver wrote."""
+    """Parses a sign; None if the file was removed or is no sign."""
     try:
         return _Sign(**json.loads(raw or b"null"))
     except (ValueError, TypeError):
@@ -295,8 +296,8 @@ def claim(files: Files, name: str, content: bytes) -> bool:
 
 
 def _create(files: Files, name: str, content: bytes) -> bool:
-    """Creates a table; returns whether this call did. Lance may let several concurrent callers commit, the
-    later ones as a second version; then the first version's writer is the creator."""
+    """Creates the claim's table; returns whether this call did. Lance may let several concurrent callers
+    commit, each with its own version. Then the writer of the first version is the creator."""
     mine = uuid.uuid4().hex
     with reaching(_table(files, name)):
         try:
@@ -321,13 +322,13 @@ def _first(files: Files, name: str, column: str) -> Any:
 
 
 def claimed(files: Files, name: str) -> bytes | None:
-    """Reads a claimed file: its present content, or that at its claim; None if it was never claimed."""
+    """Reads a claimed file; if only its claim exists, the content at the claim. None: neither exists."""
     content = files.read(name)
     return content if content is not None or files.local else _first(files, name, "content")
 
 
 def claims(files: Files, folder: str) -> list[str]:
-    """Lists the names of the claimed files in a folder, sorted."""
+    """Lists the names of the files and claims in a folder, sorted, each once."""
     return sorted({name.removesuffix(_CLAIM) for name in files.names(folder)})
 
 

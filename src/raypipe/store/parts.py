@@ -79,8 +79,8 @@ class TableRun:
 
 
 def begun(store: Store, what: str) -> TableRun | None:
-    """Reads the unfinished run of some work; None if there is none. `what` names the work: a digest of its
-    stages. Removes a damaged plan, so that the missing work is planned again."""
+    """Reads the unfinished run of some work; None without one. `what` names the work: a digest of its stages.
+    Removes a damaged plan and returns None, so that the missing work is planned again."""
     raw = store.files.read(_plan(what))
     if raw is None:
         return None
@@ -97,8 +97,9 @@ def begun(store: Store, what: str) -> TableRun | None:
 def part_starts(
     ids: Sequence[str], per_part: int, groups: Mapping[str, int] = NO_GROUPS, most: int = 0
 ) -> tuple[int, ...]:
-    """Cuts ids into parts of at most `per_part` ids, and returns the start of each. Neighbours of one group
-    (id -> group) share a part; a part with one group only may have up to `most` ids.
+    """Cuts ids into parts of at most `per_part` ids, and returns the start of each. With `groups` (id ->
+    group), cuts between groups if possible. A part of a single group may then have up to `most` ids. Ids that
+    have no group count as one group.
 
     >>> part_starts("abcde", 2), part_starts("abcde", 2, {"a": 1, "b": 2, "c": 2, "d": 3, "e": 4})
     ((0, 2, 4), (0, 1, 3))
@@ -153,8 +154,8 @@ def begin_rest(
 
 
 def _written(store: Store, run: TableRun) -> bytes:
-    """Writes the ids of a run, and returns the plan as bytes. It is written after the ids, so a plan's ids
-    are complete."""
+    """Writes the ids of a run, and returns the plan as bytes. The caller writes the plan after that, so a
+    plan's ids are complete."""
     table = pa.table({"id": run.ids.array})
     with store.files.writing(_ids(run.name)) as file, pa.ipc.new_file(file, table.schema) as rows:
         rows.write_table(table, PLAN_BATCH)
@@ -173,13 +174,13 @@ def planned_ids(store: Store, rows: PlanRows) -> tuple[str, ...]:
 
 
 def run_of(store: Store, what: str) -> str | None:
-    """Returns the run of some unfinished work; None if its plan is damaged."""
+    """Returns the run of some unfinished work; None if its plan is damaged or missing."""
     text = unsealed(store.files.read(_plan(what)) or b"")
     return None if text is None else str(json.loads(text)["run"])
 
 
 def end(store: Store, what: str) -> None:
-    """Removes the plan of a run after all of its tables are committed."""
+    """Removes the plan and the ids of a run: all of its tables are committed, or its work is given up."""
     run = run_of(store, what)
     store.files.remove(_plan(what))
     if run is not None:
@@ -236,9 +237,9 @@ class Record:
 def write_part(
     store: Store, table: str, run: str, part: str, data: pa.Table, facts: Mapping[str, Any]
 ) -> Record:
-    """Writes the rows of one part, perhaps none, and its completion record; skips a part that is done. The
-    table must exist. Raises DataError for invalid rows, and StoreUnavailable or DiskFull if they cannot be
-    written."""
+    """Writes the rows of one part, perhaps none, and its completion record. For a part that is done, writes
+    nothing and returns its record. Raises DataError for rows that do not fit the table, and StoreError,
+    StoreUnavailable or DiskFull if the table is missing or the write fails."""
     with reaching(store.table_uri(table)):
         if (done := read_record(store, table, run, part)) is not None:
             return done
@@ -299,7 +300,7 @@ def need_record(store: Store, table: str, run: str, part: str) -> Record:
 def part_rows(
     store: Store, table: str, run: str, part: str, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Reads the rows of a finished part of an uncommitted run. `columns` None: all columns."""
+    """Reads the rows (at least one) of a finished part of an uncommitted run. `columns` None: all columns."""
     names = data_files(table, need_record(store, table, run, part).fragments)
     readers = (LanceFileReader(f"{store.uri}/{name}", columns=columns and list(columns)) for name in names)
     if tables := [reader.read_all().to_table() for reader in readers]:
@@ -320,7 +321,7 @@ def data_files(table: str, fragments: Iterable[FragmentMetadata]) -> dict[str, i
 
 
 def drop_records(store: Store, table: str, run: str) -> None:
-    """Removes the completion records of a run: its rows are committed, or must be computed again."""
+    """Removes a run's completion records and `halt` file. Its rows are committed, or are computed again."""
     store.files.remove_folder(_folder(table, run))
 
 
@@ -334,7 +335,7 @@ def record_path(table: str, run: str, part: str) -> str:
 
 
 def halt(store: Store, table: str, run: str, why: str) -> None:
-    """Writes the reason why no further part of a run may begin. `drop_records` removes it, too."""
+    """Stops a run: writes the reason why no further part may begin. `go_on` and `drop_records` remove it."""
     store.files.write(f"{_folder(table, run)}/halt", sealed(why))
 
 

@@ -6,8 +6,8 @@ and its count of words. A segment never changes; new sources get new segments. A
 of `lengths`, and readers skip its passages in the segments. The number of passages, their mean length and
 document frequencies are sums over segments, so scores do not depend on how a snapshot was cut.
 
-`lengths` is committed last, and only segments that it names are read. Neither k1, b nor the variant of the
-idf is stored: one pair of tables serves every recipe with this analyzer and split.
+`lengths` is committed last, and only segments that it names are read. BM25's k1, b and variant of the idf are
+not stored: one pair of tables serves every recipe with this analyzer and split.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class WordSegment:
     """The passages of a segment that are in the snapshot."""
 
     lengths: np.ndarray  # (passages,) int32: words of each passage, -1 for a removed one
-    rows: np.ndarray  # (passages,) int64: its row number in `lengths`, -1 for a removed one
+    rows: np.ndarray  # (passages,) int64: row number in the table `lengths`, -1 for a removed one
     left: int  # passages that were not removed
 
     def has(self, passages: np.ndarray) -> np.ndarray:
-        """Marks which passages remain in the snapshot: (n,) bool. A number may lie beyond the arrays."""
+        """Marks the passages that remain in the snapshot: (n,) bool. A number may lie beyond the arrays."""
         inside = passages < len(self.lengths)
         left: np.ndarray = inside & (self.lengths[np.where(inside, passages, 0)] >= 0)
         return left
 
 
 class PostingsTables:
-    """The two tables of one analyzer at pinned versions. Takes 12 bytes of memory per passage."""
+    """The two tables of one analyzer at pinned versions. Once read, takes 12 bytes of memory per passage."""
 
     def __init__(self, postings: LanceDataset, lengths: LanceDataset) -> None:
         self._postings, self._lengths = postings, lengths
@@ -56,7 +56,7 @@ class PostingsTables:
         self._frequencies: np.ndarray | None = None
 
     def found(self, words: np.ndarray) -> LancePostings:
-        """Looks up the occurrences of words ((n,) uint64, ascending and distinct)."""
+        """Looks up words ((n,) uint64, ascending and distinct); their occurrences are read later."""
         segments = self.segments()
         rows = self._look_up(words)
         known = pa.array(segments.keys(), pa.int64())
@@ -132,12 +132,12 @@ class PostingsTables:
             return self._postings.take(pa.array(rows), columns=columns)
 
     def spans(self, rows: np.ndarray) -> pa.Table:
-        """Reads source and span of passages, by the numbers of their rows in `lengths`."""
+        """Reads the source and span of passages, by their row numbers in `lengths`."""
         with reaching(self._lengths.uri):
             return self._lengths.take(pa.array(rows), columns=["source", "parent_start", "parent_end"])
 
     def rows_of(self, chunks: Collection[str]) -> np.ndarray:
-        """Returns the row numbers in `lengths` of the known ones of these passages, (n,) int64, ascending."""
+        """Returns the row numbers of passages in `lengths`, (n,) int64, ascending; skips unknown passages."""
         spans = {parse_chunk_id(c) for c in chunks}
         columns = ["source", "parent_start", "parent_end", "segment", "passage"]
         found, segments = rows(self._lengths, "source", [s for s, _ in spans], columns), self.segments()
@@ -149,7 +149,7 @@ class PostingsTables:
         return np.sort(np.array(here, np.int64))
 
     def frequencies(self) -> np.ndarray:
-        """Returns how many passages hold each word of the snapshot: (distinct words,) int64."""
+        """Returns the number of passages with each word of the snapshot: (distinct words,) int64."""
         segments = self.segments()
         with self._opening:
             if self._frequencies is None:

@@ -37,7 +37,7 @@ def write_segment(files: Files, folder: str, lines: Sequence[Mapping[str, Any]],
 
 
 def segment(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """Encodes lines as the content of a segment."""
+    """Encodes lines as the content of a segment; "?" replaces half a surrogate pair."""
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     return text.encode("utf-8", "replace")
 
@@ -49,7 +49,7 @@ def segment_names(files: Files, folder: str, since: float = 0.0) -> list[str]:
 
 
 def written_at(name: str) -> float:
-    """Returns a segment's time, in seconds since the epoch, from its name; raises StoreError for another."""
+    """Returns the time in a segment's name, in seconds since the epoch; raises StoreError without a time."""
     digits = name.partition("-")[0]
     if not digits.isdecimal():
         raise StoreError(f"{name}: expected a file that raypipe wrote, TIME-ID{ENDING}. Take it out of there")
@@ -58,7 +58,7 @@ def written_at(name: str) -> float:
 
 def read_segments(files: Files, folder: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields the lines of these segments, in order. Skips a segment that another process removes meanwhile.
-    Raises StoreError for a line that raypipe did not write."""
+    Raises StoreError for a line that is no JSON object."""
     for name in names:
         try:
             lines = [dict(line) for line in json_lines(files.read(f"{folder}/{name}") or b"")]
@@ -80,8 +80,8 @@ T = TypeVar("T")
 
 
 def read_record(store: Store, name: str, record: type[T], mend: str) -> T | None:
-    """Reads the record in a file; None if the file does not exist. Raises StoreError for a file that raypipe
-    did not write; `mend` is the advice in its message."""
+    """Reads the record in a file; None if the file does not exist. Raises StoreError, with the advice `mend`,
+    if the file holds no such record."""
     if (raw := store.files.read(name)) is None:
         return None
     try:
@@ -97,7 +97,7 @@ def write_record(store: Store, name: str, record: Any) -> None:
 
 
 def read_lines(store: Store, folder: str, names: Iterable[str], record: type[T], format: int) -> Iterator[T]:
-    """Yields the records in these segments, in order. Raises StoreError for a line of another format."""
+    """Yields the records in these segments, in order. Raises StoreError for a line that is no such record."""
     where = Where(f"{store.uri}/{folder}")
     for line in read_segments(store.files, folder, names):
         try:

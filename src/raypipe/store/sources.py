@@ -2,8 +2,8 @@
 
 An id is a digest of 128 bits. So the sum of a fragment's ids identifies them in any order, and the sum over
 fragments identifies all sources. When a store grows by a fragment, only that fragment's ids are read. A note
-of the sources that a table lacks is stored under two names: of all sources, and of the table's rows. While
-both names stay the same, no id is read again. Sums, notes and lengths are small files; if one is missing, the
+lists the sources that a table lacks, for a name of all sources and a name of the table's rows. While both
+names stay the same, no id is read again. Sums, notes and lengths are small files. If one is missing, the
 tables are read.
 """
 
@@ -107,7 +107,7 @@ def sum_of(ids: pa.Array) -> int:
 
 
 def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
-    """Lists a store's sources of these kinds, in the table's order; ids are read when one is needed."""
+    """Lists a store's sources of these kinds, in the table's order; reads the ids at the first need."""
     named = sorted(kinds)
     name = digest(corpus_sum(store), *named)
     if not isinstance(store.kept, Ids) or store.kept.all_of != name:
@@ -121,8 +121,8 @@ def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
 
 
 def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) -> Ids:
-    """Returns the sources without a row in a table that is open at a version. Notes a short result over all
-    sources for the next call."""
+    """Returns the sources without a row in a table that is open at a version. If `sources` has a name, the
+    driver notes a short result for the next call."""
     if (found := noted(store, dataset, table, sources.all_of)) is not None:
         return found
     with reaching(dataset.uri):
@@ -135,7 +135,7 @@ def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) 
 
 
 def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> Ids | None:
-    """Reads the note of the sources that a table lacks, out of all named `all_of`; None without a note."""
+    """Reads from a note which sources of the set `all_of` a table lacks; None if there is no note."""
     of = f"{all_of} {rows_id(store, table, dataset)}"
     found = _notes(store, table).get(of) if all_of else None
     return None if found is None else Ids.of(found)
@@ -150,7 +150,9 @@ def _notes(store: Store, table: str) -> dict[str, list[str]]:
 def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[str, int]) -> dict[str, Ids]:
     """Returns the missing sources of each label; a label that lacks none is left out. `labels`: "texts",
     "passages", and a label per table of vectors or lengths -> table. `at`: table -> version; other tables are
-    read at the newest one. A table that does not exist lacks all sources."""
+    read at the newest one. A table that does not exist lacks all sources. A source without
+    a text counts only at "texts", and one without passages only at "passages". At the other labels, a source
+    without a chunk never counts."""
 
     def opened(label: str) -> LanceDataset | None:
         table = labels[label]
@@ -205,7 +207,7 @@ def write_sizes(store: Store, name: str, sources: pa.Table) -> None:
 
 
 def merge_sizes(store: Store) -> None:
-    """Merges the noted lengths of the store's sources into one file."""
+    """Merges the noted lengths of the store's sources into one file; drops those of other sources."""
     names = store.files.names(SIZES)
     here = store.scan("sources", columns=["id"])["id"].combine_chunks()
     if not (tables := list(_size_notes(store))):
@@ -222,7 +224,7 @@ def merge_sizes(store: Store) -> None:
 
 
 def sizes(store: Store, ids: Ids) -> np.ndarray:
-    """Returns the characters of each source, (ids,) int32; -1 if the store does not have it."""
+    """Returns the characters of each source, (ids,) int32, from notes or texts; -1 if there is neither."""
 
     def notes() -> Iterator[tuple[pa.Array, np.ndarray]]:
         for held in slabs(_size_notes(store)):  # an ingest by tasks writes thousands of small files
@@ -247,8 +249,8 @@ def _size_notes(store: Store) -> Iterator[pa.Table]:
 
 
 class Chunks:
-    """Chunk counts of sources in a table of passages, which is read at the first need. The total over all
-    sources (`Ids.name_among`) and the longest passage are noted in a file."""
+    """Chunk counts of sources in a table of passages, which is read at the first need. A missing table has no
+    chunks. The driver notes totals of named sets (`Ids.all_of`) and the longest passage in a file."""
 
     def __init__(self, store: Store, table: str) -> None:
         self._store, self._table = store, table
@@ -297,7 +299,7 @@ class Chunks:
         return names, np.concatenate(counts), longest
 
     def _noted(self, name: str, count: Callable[[], int]) -> int:
-        """Returns the number noted under a name for these rows; else counts and notes it. "": no note."""
+        """Returns the number noted under a name, or counts and notes it. The name "" has no note."""
         if not self._at or not name:
             return count()
         place = f"{COVERAGE}/{self._table}-chunks.json"

@@ -1,12 +1,12 @@
 """The tables of a store: names, columns, keys and indexes, and the checks that rows must pass.
 
-Depends on Arrow and the records' schemas; knows neither Lance nor how rows are written.
+Depends on Arrow and the records' schemas, and neither on Lance nor on how rows are written.
 
 | table | one row per | written by |
 |---|---|---|
-| `sources documents layouts questions golds` | ingested record | the driver, `commit.stage` |
-| `relevance` | question with judged documents | the driver, `commit.stage` |
-| `faults` | failed row, run and step | parts |
+| `sources documents layouts questions golds` | ingested record | `commit.stage`; `sources`: parts, too |
+| `relevance annotations` | question with judged documents, with annotators' answers | `commit.stage` |
+| `faults` | failed row, step and work | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `postings-D lengths-D` | word of a segment, passage; D: digest of the split and an analyzer | parts |
 | `answers` | question, row key and recipe | parts |
@@ -34,7 +34,7 @@ FAULTS = pa.schema(
         reason=STRING,
         detail=STRING,
         transient=pa.bool_(),
-        attempts=INT,  # tries of the run that failed
+        attempts=INT,  # failed tries of the row
         digest=STRING,  # of the failed work: a table of sources, the key of an answer, the files of a line
         run=STRING,
     )
@@ -70,7 +70,7 @@ def vectors_schema(dim: int, half: bool = False) -> pa.Schema:
 
 
 def embeddings_schema(dim: int) -> pa.Schema:
-    """Returns the columns of a memo of vectors. Each model has its own table: all vectors have one size."""
+    """Returns the columns of a memo of vectors, all of size `dim`: each model has its own table."""
     return pa.schema(arrow.required(key=DIGEST, vector=pa.list_(pa.float32(), dim)))
 
 
@@ -102,7 +102,7 @@ class Kind:
     columns: pa.Schema  # columns that every such table has
     more: bool  # True: a table may have further columns, fixed when it is made
     key: tuple[str, ...]  # unique together: no two rows agree on all of these columns
-    unit: str | None  # column of which one part of one run brings all rows of a value; None: no such column
+    unit: str | None  # column; all rows with one value of it are in one part of one run. None: no such column
     indexes: tuple[str, ...]  # columns with a BTREE
 
 
@@ -153,7 +153,7 @@ def kind_of(table: str) -> Kind:
 
 
 def check_run(name: str) -> str:
-    """Returns the name of a run, part or lease, which becomes part of a path. Raises ConfError if invalid."""
+    """Returns a name of a run, part or lease unchanged. Raises ConfError if it cannot be part of a path."""
     if not _RUN.fullmatch(name):
         raise ConfError(
             f"{name!r} cannot name a run, part or lease: expected 1 to 100 letters, digits, - or _, and a "
@@ -163,8 +163,8 @@ def check_run(name: str) -> str:
 
 
 def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
-    """Returns the schema of a new table: `schema` after a check of the kind's columns, which become non-null.
-    Raises DataError for a missing or wrong column, or for one too many."""
+    """Returns the schema of a new table: `schema`, with the columns of the table's kind in place of its own
+    and with Lance's metadata. Raises DataError for a missing, wrong or unexpected column."""
     kind = kind_of(table)
     fixed = {f.name: f for f in kind.columns}
     for f in kind.columns:
@@ -187,7 +187,8 @@ def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
 
 def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
     """Returns the rows in the column order of the table's schema. Raises DataError with the first problem: an
-    unknown, missing or wrongly typed column, a null, bad UTF-8, an invalid vector, or a duplicate key."""
+    unknown, missing or wrongly typed column, a null where none may be, bad UTF-8, an invalid vector, or a
+    duplicate key."""
     extra, missing = set(data.schema.names) - set(schema.names), set(schema.names) - set(data.schema.names)
     if extra or missing:
         raise DataError(f"{table}: unexpected columns: {sorted(extra)}, missing: {sorted(missing)}")
@@ -198,7 +199,7 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
         if column.null_count and not field.nullable:
             raise DataError(f"{table}.{field.name}: expected no null, found {column.null_count}")
         if field.name == "vector":
-            shape = (len(column), column.type.list_size)  # (rows, dim); no row where no source has a chunk
+            shape = (len(column), column.type.list_size)  # (rows, dim); no rows if no source has a chunk
             numbers = column.flatten().to_numpy(zero_copy_only=False).reshape(shape)  # a null becomes nan
             bad = ~np.isfinite(numbers).all(axis=1) | ~numbers.any(axis=1)
             if bad.any():

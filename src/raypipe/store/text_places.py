@@ -1,9 +1,9 @@
 """Every place of a store that can hold a text: how a forget finds its rows by ids and removes them.
 
-One list names the tables, in the order in which a forget removes rows; one names the folders of small files.
-A forget, its dry run and the drill that searches for a planted word all use both lists. A law (a test)
-refuses a table or folder that is not listed. Nothing is searched by words: rows are found by ids. Two places
-hold texts that name no source, details of faults and users' feedback; each forget removes all of these texts.
+`TABLES` lists the tables, in the order in which a forget removes rows; `FILES` lists the folders of small
+files. A forget, its dry run and the drill that searches for a planted word use both lists. A law (a test)
+refuses a table or folder that is not listed. Nothing is searched by words: rows are found by ids. Details of
+faults and users' feedback are texts that name no source; each forget removes all of these texts.
 `runs.forget` decides what to remove.
 """
 
@@ -59,7 +59,8 @@ class Gone:
         return citation["url"] in self.urls or any(citation[part] in self.sources for part in PARTS)
 
     def answered_by(self, line: Mapping[str, Any]) -> bool:
-        """Returns whether a captured answer rests on a removed source or question."""
+        """Returns whether a captured answer is of a removed question, rests on a removed source, or cites a
+        removed source or url."""
         used = {*line["found"], *(q["source"] for q in line["quotes"]), *(s["id"] for s in line["sources"])}
         if line["id"] in self.questions or not used.isdisjoint(self.sources):
             return True
@@ -145,7 +146,7 @@ def here(dataset: LanceDataset, column: str, values: Collection[Any]) -> bool:
 
 
 def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> dict[str, set[int]]:
-    """Maps each table to its named versions that have rows to remove or to edit."""
+    """Maps each table to those of its `named` versions that hold rows to remove or to edit."""
     found: dict[str, set[int]] = {}
     for table, versions in named.items():
         place = place_of(table)
@@ -158,9 +159,9 @@ def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> d
 def in_tables(
     store: Store, gone: Gone, named: Mapping[str, Collection[int]], write: bool
 ) -> Iterator[FoundText]:
-    """Yields the rows of all tables that a forget affects. With `write` it also removes or edits them; a
-    second call then finds nothing. Old versions that had such rows are removed with their files. Other
-    versions in `named` (table -> versions) stay."""
+    """Yields the rows of all tables that a forget affects. With `write`, also removes or edits them; a second
+    call then finds nothing. Then removes the old versions of each table with their files, even tagged ones.
+    Of `named` (table -> versions), versions without such rows stay, except versions of `faults`."""
     order = list(TABLES)
     for table in sorted(tables(store), key=lambda t: order.index(t.partition("-")[0])):
         place = place_of(table)
@@ -190,8 +191,8 @@ def in_tables(
 
 
 Change: TypeAlias = tuple[str, int, bytes | pa.Buffer | None]
-"""A change of a small file: its path; the number of entries that are removed, 0 for no change; its new
-content. Empty content removes the file; None removes a folder."""
+"""A change of a small file: its path; the number of affected entries, 0 for no change; its new content.
+Empty content removes the file; None removes a folder."""
 InFiles: TypeAlias = Callable[[Store, Gone], Iterator[Change]]
 
 
@@ -207,7 +208,8 @@ def _captured(store: Store, gone: Gone) -> Iterator[Change]:
 
 
 def _feedback(store: Store, gone: Gone) -> Iterator[Change]:
-    """Removes feedback on removed answers, and the free text of all other feedback: it may quote any page."""
+    """Removes feedback on removed answers, feedback that is only a text, and the texts of other feedback. A
+    text may quote any page."""
     captured = (line for _, lines in _segments(store, files.CAPTURED) for line in lines)
     answers = {line["answer_id"] for line in captured if gone.answered_by(line)}
     for place, lines in _segments(store, files.FEEDBACK):
@@ -233,7 +235,8 @@ def _json(folder: str) -> InFiles:
 
 
 def _without(tree: Any, ids: set[str]) -> Any:
-    """Removes ids from a JSON tree: each entry of a list or object that is an id, or an object with an id."""
+    """Removes ids from a JSON tree: ids in lists, and each inner object with an id among its values. An id
+    among the values of the outermost object becomes ""."""
 
     def named(value: Any) -> bool:
         fields = value.values() if isinstance(value, dict) else (value,)
@@ -265,7 +268,7 @@ def _whole(folder: str, named: str = "") -> InFiles:
 
 
 FILES: Mapping[str, InFiles] = {
-    files.FEEDBACK: _feedback,  # before CAPTURED, whose lines tell which feedback to remove
+    files.FEEDBACK: _feedback,  # before CAPTURED, whose lines show which feedback to remove
     files.CAPTURED: _captured,
     files.INGESTED: _json(files.INGESTED),
     files.FOLDERS: _json(files.FOLDERS),

@@ -4,7 +4,7 @@ A search of the whole snapshot is one float32 product per batch of questions. A 
 reads the vectors once; a scan per question would read them 256 times. Rows that float32's error could place
 among the best are then scored in double precision.
 
-LanceDB's k-means starts from random points, so two approximate indexes of the same vectors find different
+LanceDB's k-means starts from random points, so two approximate indexes of the same vectors may find different
 rows. Each build therefore has its own name, which is part of the snapshot's name. The index belongs to the
 table's versions, so a release pins the index with them. A compaction keeps the index's name.
 """
@@ -76,7 +76,8 @@ class SnapshotVectors:
         product: Product = numpy_product,
     ) -> None:
         """`folder`: for a copy on this machine. `opened` makes the copy at the first search of the whole
-        snapshot, or once searches of pages have read as many rows from the store as the table has."""
+        snapshot, or once searches of pages have read as many rows from the store as the table has. Before, a
+        search of pages uses a copy that another process made."""
         self.dataset, self._folder, self._open, self._product = dataset, folder, opened, product
         self.dim: int = dataset.schema.field("vector").type.list_size
         self._rows = dataset.count_rows()
@@ -184,7 +185,7 @@ class AnnIndex:
 
 
 def ann_index(dataset: LanceDataset) -> AnnIndex | None:
-    """Describes the approximate index of a table's vectors; None if none was built."""
+    """Describes the approximate index of a table's vectors; None if the table has none."""
     with reaching(dataset.uri):
         for found in (i for i in dataset.describe_indices() if i.field_names == ["vector"]):
             held = {id for segment in found.segments for id in segment.fragment_ids}
@@ -194,13 +195,14 @@ def ann_index(dataset: LanceDataset) -> AnnIndex | None:
 
 
 def build_ann(store: Store, table: str, how: Approximate) -> str:
-    """Builds a table's approximate index in place of an older one, and returns its name. Pinned versions keep
-    theirs. Raises ConfError for vectors that cannot be indexed."""
+    """Builds a table's approximate index in place of an older one, and returns its name. Removes the measured
+    recall of older ones. Pinned versions keep their index. Raises ConfError for an empty table, and for
+    vectors whose dimension is no multiple of `BITS`."""
     dataset = store.dataset(table)
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
     if dim % BITS or not rows:
         raise ConfError(
-            f"table {table}: {how.index} expects vectors of a multiple of {BITS} numbers, "
+            f"table {table}: {how.index} expects at least one vector, of a multiple of {BITS} numbers, "
             f"found {rows} vectors of {dim}. Leave `ann` out: the exact search takes any"
         )
     name = f"{how.index}_{uuid.uuid4().hex}"

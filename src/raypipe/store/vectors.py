@@ -1,8 +1,8 @@
 """Rows of vectors, in memory or mapped from local files, and exact search within them.
 
 A small table is read into memory. A larger one is copied once to the folder of temporary files, and all
-processes of the machine map this copy. Its name identifies the version and data files of the table. So any
-process may make or remove a copy, and a rebuilt table gets another one. If the disk has no room, or the
+processes of the user map this copy. The copy's name identifies the version and data files of the table. So
+any process may make or remove a copy, and a rebuilt table gets another one. If the disk has no room, or the
 folder cannot be written, there is no copy, and the caller reads the table itself, block by block.
 """
 
@@ -43,12 +43,12 @@ BLOCK = 16_384  # rows per product: 16 MB of scores for 256 questions
 ROW_BYTES = 20  # bytes per passage next to its vector: two spans (own, parent) and its source's place
 FILES = ("vectors", "spans", "places", "sources", "runs")  # files of a copy, one array each: see VectorRows
 CUT = (OSError, ValueError, EOFError)  # errors of opening an incomplete copy
-UNUSED_S = 86_400.0  # a copy that no process opened for so long is removed
+UNUSED_S = 86_400.0  # seconds without an opening process after which a copy is removed
 
 
 @dataclass(frozen=True, slots=True)
 class VectorRows:
-    """Rows of some pages or of a whole table, numbered across all matrices; no vector is copied."""
+    """Rows of some pages or of a whole table, numbered across all matrices."""
 
     dim: int
     matrices: tuple[np.ndarray, ...]  # (rows, dim) float32 each
@@ -77,7 +77,7 @@ class VectorRows:
         """Copies some rows: (n, dim) float32."""
         if len(self.matrices) == 1:
             return np.asarray(self.matrices[0][rows])
-        none = np.zeros((0, self.dim), np.float32)  # of a table without rows there is no matrix
+        none = np.zeros((0, self.dim), np.float32)  # a table without rows has no matrix
         return np.concatenate([none, *(self.block(row, row + 1) for row in rows.tolist())])
 
     def stretches(self, scope: Iterable[str] | None) -> list[tuple[int, int]]:
@@ -110,7 +110,7 @@ def matrix_of(column: pa.FixedSizeListArray) -> np.ndarray:
 
 
 def rows_of(table: pa.Table) -> VectorRows:
-    """Makes VectorRows of a table with columns as `passages`, and vector. A page's rows may be scattered."""
+    """Makes VectorRows of a table with a passage's span and `vector`. A page's rows may be scattered."""
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     starts = tuple(accumulate((batch.num_rows for batch in batches), initial=0))[:-1]
     spans = [table[name].to_numpy().astype(np.int32) for name in SPANS[1:]]
@@ -159,7 +159,7 @@ def best_within(
     blocks: Iterable[VectorRows], queries: Sequence[tuple[np.ndarray, tuple[str, ...] | None]], top: int
 ) -> list[list[VectorHit]]:
     """Finds each query's `top` best rows in its scope, over all blocks. A query is (dim,) float32 with a
-    scope (None: all rows). Hits are ordered by exact score, then source, then span."""
+    scope: sources, or None for all rows. Hits are ordered by exact score, then source, then span."""
     found: list[list[VectorHit]] = [[] for _ in queries]
     for rows in blocks:
         for i, (query, scope) in enumerate(queries):
@@ -206,9 +206,9 @@ def vector_copy(
     in_memory: int = IN_MEMORY,
     free: Callable[[Path], int] = lambda where: shutil.disk_usage(where).free,
 ) -> VectorRows | None:
-    """Reads or maps the rows of a table of vectors, in its order. Returns None if a large table exceeds the
-    room of `where` (by `free`) or the folder cannot be used. Without `make`, also returns None if no process
-    has made the copy yet. Raises StoreUnavailable."""
+    """Reads a small table of vectors, or maps the copy of a large one, in the table's order. Returns None if
+    the copy exceeds the room of `where` (by `free`), or if this folder cannot be used. Without `make`, also
+    returns None if no process has made the copy yet. Raises StoreUnavailable."""
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
     if rows * dim * 4 <= in_memory:
         with reaching(dataset.uri):
@@ -226,7 +226,7 @@ def vector_copy(
 
 
 def _mapped(dataset: LanceDataset, path: Path, size: int, free: Callable[[Path], int]) -> VectorRows:
-    """Maps the copy, of about `size` bytes, and makes it first if missing. Raises OSError if it cannot."""
+    """Maps the copy, of about `size` bytes; makes it first if it is missing. Raises OSError if it cannot."""
     where = path.parent
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     if where.stat().st_uid != os.getuid():
@@ -289,7 +289,7 @@ def _array(path: Path, kind: DTypeLike, shape: tuple[int, ...]) -> Iterator[Buff
 
 
 def _sweep(where: Path, path: Path) -> None:
-    """Removes copies that no process opened for a day. A process that has one mapped can still read it."""
+    """Removes copies that no process opened for a day. A process that has mapped a copy can still read it."""
     for old in where.iterdir():
         if old.suffix != ".lock" and old != path and old.stat().st_mtime < time.time() - UNUSED_S:
             if old.is_dir():

@@ -152,8 +152,8 @@ class StoreFlags:
     docs: str | None = arg("search this folder instead of a store; its changed files are read first", "DIR")
 
     def uri(self, session: Session, read: bool = False, out: str | None = None) -> str | None:
-        """Returns the store's address; None: the environment names it. `read`: reads changed files of --docs
-        first. Raises ConfError for an `out` inside --docs."""
+        """Returns the store's address; None: the default store. `read`: reads changed files of --docs first.
+        Raises ConfError for a missing --docs, and for an `out` inside it."""
         if self.docs is None:
             return self.store
         from raypipe.api.data import docs_store  # .3 s, only for --docs

@@ -2,8 +2,8 @@
 argparse. COMMANDS lists names, groups, help lines and modules; a command's module is imported when it runs.
 
 Keyword-only parameters are options, all others are positional. Each has a type, and an `arg` as its default:
-`out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. One
-of type Shell receives the parts of the process that a command may use, one of type Session the session.
+`out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. A
+parameter of type Shell receives the parts of the process that a command may use; of type Session, a session.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
 
 It reads arguments and the environment, calls the Python API, and prints. A command's module is imported when
-the command runs, and the API imports libraries, so help and errors in a command or flag are quick. Exit
-codes: 0 fine, 2 usage or configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget
-exceeded, 7 quality gate failed, 8 a cap on calls, money or hours is reached, 69 a store, device or service is
-unavailable, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
+the command runs, and the API imports libraries, so help and errors in flags are quick. Exit codes: 0 fine, 2
+usage, configuration, store state or full disk, 3 input data, 4 model missing, 5 cluster too small, 6 fault
+budget exceeded, 7 a gate or comparison failed, 8 a cap on calls, money or hours reached, 69 a store, device
+or service unavailable or in use, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -112,10 +112,9 @@ take .5 of the 4.1 CPU seconds of an `ask`: each visits all objects of the libra
 
 
 def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
-    """Runs one command and returns its exit code. `argv` None: the arguments of the process. `whole`: the
-    process runs only this command, so the command starts with the process; None: True unless `argv` is given.
-
-    The reader of the output may close it at any time.
+    """Runs one command and returns its exit code. `argv` None: the arguments of the process. `whole` True:
+    the process runs only this command, so its time counts from the process's start. None: True if `argv` is
+    None. Returns 0 if the reader of the output closes it.
     """
     try:
         try:
@@ -191,7 +190,7 @@ _STOPPED = 128 + signal.SIGTERM  # exit code
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Ends the run on SIGTERM by an exception, so that files close and Ray is left. Whole parts remain."""
+    """Ends the run on SIGTERM by an exception, so that files and Ray are closed. Finished parts remain."""
     raise SystemExit(_STOPPED)
 
 

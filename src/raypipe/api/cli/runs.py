@@ -117,7 +117,7 @@ def _sent(out: str | None) -> str:
 def _demo(
     session: Session, recipe: str, options: EvalFlags, scratch: Path | None
 ) -> tuple[Sequence[str], str]:
-    """Returns the demo's data and store, and prints both. Refuses unknown names first."""
+    """Returns the demo's data and store. First checks names, prints the store and writes missing data."""
     from raypipe.api.run import check_names
     from raypipe.api.starting_points import DEMO
 

@@ -105,7 +105,7 @@ def _capture(rate: float | None, days: float | None, redact: str | None) -> Capt
     return None
 
 
-SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply on a terminal, and characters of each; `--json` has all
+SHOWN, SHOWN_CHARS = 3, 160  # quotes of an answer on a terminal, and characters of each; `--json` has all
 AROUND_CHARS = 40  # characters shown of the page before and after a quote
 
 
@@ -146,8 +146,8 @@ def _where(url: str | None, place: Place | None) -> str:
 
 
 def _print(found: AskResult, verbose: bool) -> None:
-    """Prints the answer, a question that earlier turns changed, the answer's source, and three quotes as
-    evidence. `verbose` adds the ranking and the times."""
+    """Prints the answer, the question if earlier turns changed it, faults, other values in other files, the
+    first source, and up to three quotes. `verbose` adds the first five passages and the times."""
     from rich.text import Text
 
     from raypipe.text.context import context

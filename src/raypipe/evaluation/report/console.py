@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # pydantic and Arrow, which scores of a file do not need
     from raypipe.runs.record import Run
 
 FEW = 10
-"""Fewest questions of a slice on the console; run.json and report.html have all slices. With fewer, half of
-them right, the 95 % interval of the accuracy is wider than 19 % to 81 % (Clopper and Pearson)."""
+"""Fewest questions of a slice in the table of a rule; run.json and report.html have all slices. With fewer,
+half of them right, the 95 % interval of the accuracy is wider than 19 % to 81 % (Clopper and Pearson)."""
 
 
 def say(console: Console, *lines: str, style: str = "", fold: bool = False) -> None:
@@ -143,7 +143,7 @@ def _notes(record: Run) -> Iterator[str]:
 
 
 def print_run_tables(console: Console, record: Run, folder: RunFolder) -> None:
-    """Prints a run in full: measures, slices, losses, steps, costs, faults, notes."""
+    """Prints the tables of a run, its costs, faults and files, and the notes that `print_run` leaves out."""
     pages = f"{record.distinct_pages} distinct pages ({record.empty_pages} empty)"
     inputs = f"{record.questions} questions, {record.citations} citations, {pages}, {record.chunks} chunks"
     say(console, f"run {record.run}", inputs, fold=True)
@@ -186,7 +186,7 @@ def print_run_tables(console: Console, record: Run, folder: RunFolder) -> None:
 
 
 def print_losses(console: Console, found: Losses) -> None:
-    """Prints the places where a run's misses lost their golds."""
+    """Prints the places where wrong answers lost their golds; nothing without wrong answers."""
     if not found.misses:
         return
     first = f"lost at ({found.misses} of {found.right + found.misses})"
@@ -196,7 +196,7 @@ def print_losses(console: Console, found: Losses) -> None:
 
 
 def print_lost(console: Console, questions: Sequence[Any]) -> None:
-    """Prints misses, two lines each: question and place, then expected and given answer."""
+    """Prints wrong answers, two lines each: question and place, then expected and given answer."""
     for q in questions:
         at = f"{q.lost} ({q.step})" if q.step else q.lost
         say(console, f"{q.id}: {q.query} [{at}]")

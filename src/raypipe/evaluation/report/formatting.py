@@ -86,7 +86,7 @@ def headline(record: Run) -> str:
 
 
 def lead_text(record: Run) -> str:
-    """Formats the leading measure with its interval."""
+    """Formats the leading measure with its interval; if it has no mean, the score by the rule."""
     lead, said = record.measure(record.lead), signed if record.lead == "score" else measured
     if lead is None or lead.mean is None:
         score = record.score.score if record.score else None
@@ -141,8 +141,8 @@ def ends(interval: Sequence[float] | None, said: Callable[[float], str] = measur
 
 
 def cut(text: str, most: int, end: str = "\u2026") -> str:
-    """Shortens a text to `most` characters, the last of them `end` if it was longer. Cuts at a word's end
-    unless that loses more than a third.
+    """Shortens a text of over `most` characters to at most `most`, with `end` included. Cuts at a word's end
+    if that loses at most a third.
 
     >>> cut("The pump has a warranty", 18), cut("x" * 9, 4)
     ('The pump has a\u2026', 'xxx\u2026')
@@ -195,7 +195,7 @@ def usd(found: Sequence[float] | float | None) -> str:
 
 
 def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = " to ") -> str:
-    """Formats a range, each end by `said`. Ends that format alike give one number."""
+    """Formats a range, each end by `said`. Ends that format alike give one number; None gives UNKNOWN."""
     if found is None or None in found:
         return UNKNOWN
     low, high = map(said, found)

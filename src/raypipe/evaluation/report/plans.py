@@ -70,7 +70,7 @@ def plan_sum(plan: Plan) -> str:
 
 
 def _reason(why: str, half: str) -> str:
-    """Words a plan's reason for people. `row`: the last finished run lacked this question or page."""
+    """Returns a plan's reason in words. `row`: the last finished run lacked this question or page."""
     new = "new question" if half == "question" else "new page"
     return {"row": new, "kept": "kept by --only-new"}.get(why, why)
 
@@ -223,7 +223,7 @@ MESSAGE_SHOWN = 4000  # characters of a message on a terminal
 
 
 def print_changes(console: Console, found: Changes) -> None:
-    """Prints the differences of a run's answers from an earlier run's."""
+    """Prints how a run's answers differ from an earlier run's; shows at most CHANGES_SHOWN of them."""
     counts = f"{found.common} questions in both runs, {found.new} new, {found.removed} gone"
     say(console, f"against run {found.before}: {counts}", style="bold", fold=True)
     other = sum(found.other_path.values())
@@ -255,7 +255,7 @@ def _print_differences(console: Console, differences: Sequence[Difference]) -> N
 
 
 def _difference(d: Difference) -> list[str]:
-    """Returns the lines of a difference, or one line with the values before and after."""
+    """Returns a difference's lines; if it has none, one line with the values before and after."""
     if d.lines:
         return list(d.lines)
     before, after = cut(d.before, 60), cut(d.after, 60)

@@ -8,7 +8,7 @@ from raypipe.metrics.kinds import MeasureSummary
 
 WIDTH = 720  # width of the stacked bar of all questions
 NUMBER = 26  # least width of a bar segment that shows its number
-SPAN = 200  # length of an interval's axis; of it, EDGE at each end is free
+SPAN = 200  # length of an interval's axis, with EDGE free at each end
 EDGE = 6
 
 BINS = 10  # bins of a histogram
@@ -39,7 +39,7 @@ def segments(counts: Mapping[str, int]) -> list[tuple[str, int, float, float]]:
 
 def histogram(values: Sequence[float], of: MeasureSummary | None) -> list[tuple[float, int, float]]:
     """Returns the bins of a measure's range: lower end, number of values, height. The last bin includes its
-    upper end. Returns [] if at most FEW values are distinct.
+    upper end. Returns [] without a measure, or if at most FEW values are distinct.
 
     >>> lead = MeasureSummary("f1", 0.5, None, 4, 4, 0.0, 1.0)
     >>> [n for _, n, _ in histogram([0, 0.05, 0.5, 1], lead)]

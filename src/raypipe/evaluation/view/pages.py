@@ -1,8 +1,8 @@
 """Pages of runs: the report file, and the viewer's pages of one run and of two.
 
-All pages share one template. The report file has tables, plots and a line per question, but no script. A page
-of the viewer fetches the details of a line when it is opened. The verdict on two runs comes from
-`evaluation.compare`; nothing is scored here.
+All pages share one template. The report file has tables, plots and a line for each of the first MOST_ROWS
+questions, but no script. A page of the viewer fetches the details of a line when it is opened.
+`evaluation.compare` and `paired` compare two runs; answers are scored elsewhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text
 from raypipe.text import web_page
 
-MOST_ROWS = 10_000  # lines in the report file: 4 MB of text
+MOST_ROWS = 10_000  # most lines in the report file: 4 MB of text
 GROUP_ROWS = 50  # lines that a browser lays out together: about two windows
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "run.js")
@@ -50,7 +50,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
 
 
 def page(template: str, scripts: Sequence[str], own_host: bool, values: Mapping[str, Any]) -> tuple[str, str]:
-    """Renders a template with the reports' styles, filters and plots, and its content security policy."""
+    """Renders a template with the reports' styles, filters and plots. Also returns its security policy."""
     shown = {**values, "plot": plot}
     return web_page.page("raypipe.evaluation.report", template, STYLES, scripts, own_host, shown, FILTERS)
 

@@ -21,7 +21,7 @@ from raypipe.text.context import lined
 
 SOURCE_CHARS = 16  # shown of a source's id: 64 bits distinguish the sources of a run
 STATES = {"exact": True, "correct": True, "missing": False, "hallucination": False}
-"""Verdict of a rule -> whether the answer is right. A verdict that the rule leaves open is no key."""
+"""Verdict of a rule -> whether the answer is right. `unscored` is no key, since it is neither."""
 LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
 
 
@@ -35,7 +35,7 @@ class QuestionLine:
     expected: str
     states: tuple[str, ...]  # verdict on each answer, a word of `verdict_of`; "": not an answer but a ranking
     scored: str  # reason of the verdict, or measures, for people
-    direction: float | None = None  # second run's value minus the first's; None: one run, or equal
+    direction: float | None = None  # second run's value less the first's; None: 0, not known, or one run
     facets: Mapping[str, str] = field(default_factory=dict)  # name -> value, to filter by
     numbers: Mapping[str, float] = field(default_factory=dict)  # name -> value, to sort by
     sources: tuple[str, ...] = ()  # shortened ids of the sources that the answer rests on
@@ -129,7 +129,8 @@ def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels: str = "") -> dict[str, Any]:
     """Returns the lines as columns for the page's script. `runs`: names of one run or of two. `lead`: measure
-    of the lines' values. `labels`: file for people's labels; "": the page takes none."""
+    of the lines' values. `labels`: file for people's labels; "": the page takes none. Omits facets without a
+    choice, or with over MOST_VALUES values, except those in LINKED."""
     names = list(dict.fromkeys(name for line in lines for name in line.facets))
     if labels:
         names = [*(n for n in names if n != "person"), "person"]
@@ -188,7 +189,7 @@ def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -
 
 
 def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
-    """Breaks a row's passages into lines, unless the run's store cannot be read."""
+    """Breaks a row's passages into lines. Returns the row unchanged if its store cannot be read."""
     hits = [h for h in row["hits"] if h["text"] is not None]
     try:
         table = description(record.recipe).texts_table

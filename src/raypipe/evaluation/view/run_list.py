@@ -1,6 +1,7 @@
 """List of finished runs from local folders, folders of an object store, and a store's records.
 
-Only the runs' records are read, not their results. A record is read again only if its file changes.
+Only the runs' records are read, not their results. A record in a folder is read again only if its file
+changes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 DEPTH = 4  # levels of searched folders: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, and repeats in them
-MOST = 500  # runs listed of a store, the latest first
+MOST = 500  # most runs listed of a store, the latest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ class RunList:
         return found
 
     def listed(self) -> tuple[list[RunHeader], int]:
-        """Returns the headers of all runs, the latest first, and the number of unreadable records."""
+        """Returns the headers of the runs, the latest first, and the number of unreadable records. Of the
+        store's runs it has the latest MOST."""
         here, unread = self._by_place()
         found: list[tuple[Run, str | None]] = [(m, str(f.path)) for f, m in here.values()]
         if self._store is not None:

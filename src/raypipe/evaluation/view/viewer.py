@@ -27,7 +27,7 @@ from raypipe.runs.record import Run
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
-OPEN = 4  # tables kept open: those of two pairs
+OPEN = 4  # tables of single runs kept open, and as many of pairs
 MOST_DIGITS = 10  # limit of a question's number in an address
 
 TableKey: TypeAlias = tuple[str, Path, int, int]

@@ -36,8 +36,8 @@ Node: TypeAlias = Mapping[str, float]
 
 
 def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
-    """Returns the vLLM models among these, each once. Raises ConfError if the cluster file has no engines or
-    a wrong argument for them, and ModelMissing or ConfError if a model could not start."""
+    """Returns the vLLM models among these, each once. If there are any, raises ConfError if the cluster file
+    has no engines or a wrong argument for them, and ModelMissing or ConfError if a model could not start."""
     wanted = list({own_identity(m): m for m in models if m.loader == "vllm"}.values())
     if not wanted:
         return []
@@ -67,7 +67,7 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
 
 def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] | None:
     """Returns the pools that parse and embed at the same time on a sized cluster. Embedding workers have
-    GPUs; as many parsing workers as fit join them. Returns None without such GPUs or without such room."""
+    GPUs; as many workers of pool `parse` as fit join them. Returns None without such GPUs or such room."""
     prepare, embed = cluster.pools["parse"], cluster.pools["embed"]
     if not embed.gpus:
         return None
@@ -79,8 +79,8 @@ def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] |
 
 
 def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
-    """Raises ClusterTooSmall with numbers if a pool could never start. Ray itself would wait without end and
-    without an error, even for an actor that is larger than any node."""
+    """Raises ClusterTooSmall with numbers if one of the pools, alone on the nodes, could never start. Ray
+    itself would wait without end and without an error, even for an actor that is larger than any node."""
     for name, pool in pools.items():
         _require_room(name, f"pools.{name}", pool, (), nodes)
 
@@ -139,8 +139,7 @@ def _node_sizes(nodes: Sequence[Node]) -> str:
 
 
 def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
-    """Returns the nodes' free resources after placing one actor on the node with most room, if any has
-    room."""
+    """Returns the nodes' free resources after placing one actor where most of its kind fit, if any fits."""
     best = max(range(len(nodes)), key=lambda i: holds(nodes[i], needs), default=None)
     if best is None or not holds(nodes[best], needs):
         return list(nodes)
@@ -189,8 +188,8 @@ def this_machine() -> Node:
 
 
 def is_here(cluster: Cluster) -> bool:
-    """Returns whether a cluster file describes one machine that has no more GPUs than this machine: rates
-    measured here then apply to it."""
+    """Returns whether a cluster file is of one machine, with no more GPUs than this one and no autoscaler:
+    rates measured here then apply to it."""
     alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
     return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
 

@@ -71,7 +71,7 @@ class Machines:
 class Pool:
     """A pool of equal actors, and the resources of each."""
 
-    actors: int | Literal["fit"]  # fit: as many as the cluster has room for after its engines
+    actors: int | Literal["fit"]  # fit: as many as nodes have room for; `engines.answer`: next to engines
     cpus: float  # CPUs per actor, and threads of its models
     gpus: float = 0.0  # GPUs per actor
 
@@ -108,7 +108,7 @@ class Replicas:
 class Engines:
     """Resources of the engines of a recipe's vLLM models, and of the workers next to them."""
 
-    answer: Pool  # replaces pools.answer, since engines take a share of the cluster
+    answer: Pool  # replaces pools.answer in a run with engines, which take a share of the cluster
     cpus: float = 0.5  # CPUs that Ray reserves for one engine
     gpus: float = 0.0  # GPUs that Ray reserves for one engine; tensor_parallel N above 1 reserves N instead
     replicas: int | Literal["fit"] | Replicas = 1  # engines per model; fit: as many as there is room for
@@ -167,9 +167,9 @@ class EndpointEntry:
 class Timeouts:
     """Time limits for a row. The child process that parses pages has its own (text/html.py)."""
 
-    row_timeout_s: float = 120.0  # wall time; the limit of a task is the sum over its rows
+    row_timeout_s: float = 120.0  # wall time; a task gets this time for each of its rows
     open_timeout_s: float = 300.0  # added to a task, for its worker to load models
-    # Time of a question; its unfinished stages are then omitted and pending. None: no limit.
+    # Limit of a question. Its unfinished stages are then omitted, and it is pending. None: no limit.
     question_timeout_s: float | None = None
 
     def __post_init__(self) -> None:

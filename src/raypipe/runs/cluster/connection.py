@@ -44,8 +44,9 @@ def carry(recipe: Recipe) -> None:
 
 def connect(address: str, imports: str = "") -> None:
     """Joins the Ray at `address`, or starts one if it is "local". Does nothing if this process has joined
-    one. Raises as `join` does, and ConfError if RAY_TMPDIR is too long for a Ray started here. `imports`: a
-    module that processes of a Ray started here import at their start, one process per CPU.
+    one. Prints a line if the joined Ray has no free CPU. Raises as `join` does, and ConfError if RAY_TMPDIR
+    is too long for a Ray started here. `imports`: a module that processes of a Ray started here import at
+    their start, one process per CPU.
 
     A Ray started here has no dashboard, whose ten processes would take two CPU seconds to start, and look at
     all other processes every few seconds."""
@@ -69,7 +70,7 @@ def connect(address: str, imports: str = "") -> None:
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # as long as Ray's own
         # Ray's core prints errors that actors cannot restart without this process. They end with it anyway.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        # Silences progress lines, since ours are in report/, and dead workers, which are retried or raised.
+        # Silences progress lines, as raypipe prints its own, and dead workers, which are retried or raised.
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         with warnings.catch_warnings():
             # Lance warns of forks. Ray forks to start its processes and executes them at once.
@@ -130,9 +131,9 @@ def join(
     init: Callable[..., Any] = ray.init,
     **options: Any,
 ) -> None:
-    """Calls `ray.init` up to `tries` times, with growing pauses from `pause_s` on: a Ray that starts or is
-    overloaded may not reply in time. Raises ConfError after the last try, and ValueError for an option or
-    address that can never be right."""
+    """Calls `ray.init` up to `tries` times, since a Ray that starts or is overloaded may not reply in time.
+    `pause_s`: first pause, which doubles. Raises ConfError after the last try, and ValueError for an option
+    or address that can never be right."""
     backoff = Backoff(tries, pause_s)
     host, colon, port = address.rpartition(":")
     elsewhere = colon and port.isdigit() and "/" not in host

@@ -2,9 +2,10 @@
 
 A job's first engines get their places together or not at all, and run as long as the job. Further engines
 (`engines.replicas` with `min` and `max`) join and leave meanwhile. Each further engine has its own placement
-group, which is requested only if the present nodes leave the workers their room. A dead one is given up and
-requested again. If another job waits for its first engines, all further engines end, so that no two jobs hold
-half of their needs. A thread of the driver does this; workers learn of it from `models.engine_actors`.
+group, requested only if the nodes (present ones, or those of an autoscaler) leave the workers their room. A
+dead engine is given up and requested again, but not after MOST_FAILURES failed starts. If another job waits
+for its first engines, all further engines end, so that no two jobs hold half of their needs. A thread of the
+driver does this; workers learn of it from `models.engine_actors`.
 """
 
 from __future__ import annotations
@@ -67,8 +68,7 @@ class Joining:
 
     @contextmanager
     def running(self, room: Callable[[], int]) -> Iterator[None]:
-        """Starts and ends further engines while the block runs. `room` returns how many the nodes can
-        hold."""
+        """Starts and ends further engines while the block runs. `room` returns how many fit the nodes."""
         if not self.slots:
             yield
             return
@@ -76,7 +76,7 @@ class Joining:
         work = (lambda: self._turn(room())), stop, TURN_S
         thread = threading.Thread(target=take_turns, args=work, name="joining engines", daemon=True)
         thread.start()
-        with ExitStack() as ending:  # an engine that cannot be ended does not keep the others
+        with ExitStack() as ending:  # all engines are ended, even if one raises
             for slot in self.slots:
                 ending.callback(_give_up, slot)
             ending.callback(thread.join)
@@ -117,7 +117,7 @@ class Joining:
             return
         try:
             ray.get(slot.loading)
-        except RayError:  # the others serve; the first engines prove that the model loads
+        except RayError:  # the other engines serve; the first ones prove that the model loads
             slot.failures += 1
             _give_up(slot)
             return
@@ -183,7 +183,8 @@ class EngineGroup:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Runs the first engines while the block runs. Further engines join and leave."""
+        """Runs the block once the first engines have loaded, then ends them. Further engines join and
+        leave."""
         wanted = [(model, name) for model in self.models for name in self.first_engines[own_identity(model)]]
         places = [self.engines.needs(model) for model, _ in wanted]
         with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:

@@ -1,9 +1,9 @@
 """Graph of Ray Data that does work on tables: `Missing`, operators, `Parts`; and all settings of its speed.
 
 A part is the rows of one task, and a block holds one part. A block passes whole from operator to operator:
-Ray Data never cuts or joins blocks by size.
-Operators on CPUs are tasks. Ray Data fuses neighbours with equal needs into one, and Ray reuses their
-processes, so models stay loaded between graphs (`process.HERE`). Operators with a GPU are a pool of actors.
+Ray Data never cuts or joins blocks by size. Operators on CPUs are tasks. Ray Data fuses neighbours with equal
+needs into one, and Ray reuses their processes, so models stay loaded between graphs (`process.HERE`).
+Operators with a GPU are a pool of actors, as are operators with several blocks per process (`in_hand`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ and 1. Pools have a fixed size: a pool that could shrink did so while the first 
 grow again (four fake GPUs, 40 parts of 2 s: one did them all; bench/drills/streamed.py)."""
 
 LIGHT = {"num_cpus": 0}
-"""Needs of reading ids and of storing rows, if these are not fused with an operator. They compute nothing,
-and wait for no core that a pool holds."""
+"""Needs of operators that wait for engines or services; also of reading ids and of storing rows, if these are
+not fused with an operator. They compute nothing, and wait for no core that a pool holds."""
 
 INIT_DEATHS = 3  # actors in a row that may die before they are ready: a node may fail while a model loads
 
@@ -96,7 +96,7 @@ class GraphLeft(Exception):
 
 
 class Missing(Datasource):  # type: ignore[misc]  # Ray has no types
-    """Source of the ids that a table lacks: one column, one block per part. A worker reads its part's ids."""
+    """Source of the first blocks: one per part, with the ids of its rows, which a worker reads."""
 
     def __init__(self, graph: GraphRun, tasks: Sequence[Task], key: Key) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Po
 
 
 def _not_left(record: logging.LogRecord) -> bool:
-    """Returns whether Ray's report of an exception is news: of a left graph it reports `GraphLeft`."""
+    """Filters Ray's reports of exceptions: False while a left graph ends, which reports `GraphLeft`."""
     return not LEFT
 
 
@@ -186,7 +186,7 @@ def write(rows: Dataset, sink: Parts, work: StagedWork, pools: Pools, parts: int
     if last.gpus or operator.in_hand:
         at_once = min(IN_FLIGHT * last.size, parts)
         rows.write_datasink(sink, ray_remote_args={**LIGHT, **RETRIES}, concurrency=at_once)
-    else:  # one task with the last operator
+    else:  # fused with the last operator into one task
         args = {"num_cpus": last.cpus, **RETRIES}
         rows.write_datasink(sink, ray_remote_args=args, concurrency=min(last.size, parts))
 
@@ -238,7 +238,7 @@ def _mapped(
 
 def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> None:
     """Sets the options of Ray Data that a graph of this kind needs, for this dataset only."""
-    context.enable_progress_bars = False  # ours are in evaluation.report
+    context.enable_progress_bars = False  # raypipe prints its own: core.progress
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []  # they advise on memory, which a cluster file decides
     context.target_max_block_size = None  # a block is a part: never cut

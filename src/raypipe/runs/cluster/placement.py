@@ -70,7 +70,7 @@ def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
     """Lowers the workers per GPU if the engines on that GPU leave too little memory for them. Each worker of
     `engines.answer` holds all embedders and rerankers among `asked`, the models of the question half. If not
     even one worker fits next to the engines, `gpu_memory_utilization` is lowered, too. A file without
-    engines, or with workers on CPUs, is returned unchanged."""
+    engines, or with workers on CPUs, is returned unchanged, and any file if `asked` has no vLLM model."""
     engines, own = cluster.engines, _engined(asked)
     if engines is None or not own or not engines.answer.gpus:
         return cluster
@@ -91,10 +91,9 @@ def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
 
 
 def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placement]:
-    """Returns every pool and engine of a run on a sized cluster. `embedders`: models of the corpus half; each
-    worker of pool `embed` holds all of them. `asked`: models that the question half calls. A model without
-    files counts by the size in models.yaml. A model without such a size does not count, and the note names
-    it."""
+    """Returns the pools and engines that a run uses on a sized cluster. `embedders`: models of the corpus
+    half; each worker of pool `embed` holds all of them. `asked`: models that the question half calls. A model
+    without files counts by the size in models.yaml; without such a size only the note names it."""
     own, encoders = _engined(asked), _encoders(asked)
     placed = [_pool("parse", cluster.pools["parse"], (), cluster)]
     if embedders:
@@ -236,5 +235,5 @@ def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
 
 
 def asked_by(recipe: Recipe) -> list[Model]:
-    """Returns the models that a recipe's questions call, and the language models of its corpus half."""
+    """Returns the models that a recipe's question steps name, and the language models of its corpus half."""
     return list(dict.fromkeys([*named_by(Model, *(s.step for s in recipe.question)), *recipe.writers()]))

@@ -1,9 +1,9 @@
 """Worker processes: the state that a process keeps between blocks and graphs, and its work on a block.
 
 A part is the rows of one task; a block has the rows of one part, between two operators of a graph. Ray reuses
-the processes of tasks, so a kit stays loaded with its models. Work on a block never raises: the block notes
-an error, or that its part is handed back, since its rows are not to blame. If the run must end, a record in
-the store says so to the driver and other processes (`GraphRun.halt`).
+the processes of tasks, so a kit stays loaded with its models. An exception of work on a block is not raised:
+the block notes it, or notes that its part is handed back, since its rows are not to blame. If the run must
+end, a record in the store tells the driver and other processes (`GraphRun.halt`).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Process:
         self._broken = False  # True: the process ends instead of computing more
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs work on this process's event loop, and waits for it. Blocks that only wait share the loop."""
+        """Runs work on this process's event loop, which all threads share, and waits for it."""
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -172,7 +172,7 @@ class Process:
             self.wait(loaded())
 
     def read(self, graph: GraphRun, task: Task, key: Key) -> pa.Table:
-        """Returns the first block of a part: the ids of its rows, read from the plan of the run."""
+        """Returns the first block of a part: the ids of its rows, from the task or the plan of the run."""
 
         async def read() -> PartRows:
             if task.planned is None:
@@ -186,7 +186,8 @@ class Process:
     def operate(
         self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig, rows: pa.Table
     ) -> pa.Table:
-        """Runs the operator at `place` of a graph on a block. Returns an ended block unchanged."""
+        """Runs the operator at `place` of a graph on a block. Returns an ended block unchanged. The first
+        operator skips a block if the run is halted."""
         block = PartRows.of(rows)
         if block.note.over:
             return rows
@@ -242,7 +243,7 @@ class Process:
         return done
 
     def _free(self, graph: GraphRun, place: int) -> list[Any]:
-        """Returns unused operators or sinks opened at a place of a graph. Drops those of other graphs."""
+        """Returns unused functions opened at a place of a graph (-1: sinks). Drops those of other graphs."""
         self._opened = {at: it for at, it in self._opened.items() if at[0] == graph.name}
         return self._opened.setdefault((graph.name, place), [])
 

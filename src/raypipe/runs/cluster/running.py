@@ -36,7 +36,8 @@ DIED = (RayActorError, OutOfMemoryError)  # out of memory: Ray ended the worker,
 
 
 class WorkerDied(RaypipeError):
-    """Death of a worker on a task whose rows are fine alone, caused by the machine or by the rows' sum."""
+    """Repeated death of a task's workers, by the machine or the sum of the rows: no single row explains
+    it."""
 
 
 class TrialWorker:
@@ -59,8 +60,9 @@ class TrialWorker:
 
 def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
     """Retries a task whose workers died: each row alone, then all rows together without those that ended
-    their worker. Hands the task back if each of several rows ends its worker alone, or if the work hands back
-    a row. Raises any error of a worker, and WorkerDied if a worker dies with rows that are fine alone."""
+    their worker. Hands the task back if each of several rows ends its worker alone, or if the work does.
+    Raises any error of a worker, and WorkerDied if a worker dies while it opens the work or does the rows
+    together."""
     worker = ray.remote(TrialWorker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     task = task.with_ids(Store.open(work.worker.store))
     lost: dict[str, FailedRow] = {}
@@ -139,9 +141,9 @@ def run(
 
     A part whose process dies is tried TRIES times in all, then row by row. A broken process hands its part
     back and is replaced. Raises any error of an operator; stored parts remain stored. If the caller empties
-    `tasks`, no more tasks begin, and running ones finish. Closing the generator ends them. If a node is dead
-    and no part finishes any more, another graph does the unfinished tasks with new `pools()`. `say_stats`
-    receives the statistics of each graph."""
+    `tasks` and the work has completion records, no more tasks begin, and running ones finish. Closing the
+    generator ends them. If a node is dead and no part finishes any more, another graph does the unfinished
+    tasks with new `pools()`. `say_stats` receives the statistics of each graph that ran to its end."""
     left, worker = {task.name: task for task in tasks}, work.worker
     staged: StagedWork = work if isinstance(work, StagedWork) else Whole(work, verb)
     while left and tasks:
@@ -210,7 +212,8 @@ class _Running:
             self._ended.set()
 
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
-        """Yields outcomes of parts as they appear. Begins no more parts once the caller empties `wanted`."""
+        """Yields outcomes of parts as they are recorded, and all outcomes once more at the end. Begins no
+        more parts once the caller empties `wanted`, if the work has completion records."""
         halting, pause_s, backoff = False, LOOK_S, self.graph.worker.backoff()
         while not self._ended.wait(pause_s):
             start = time.monotonic()
@@ -246,7 +249,7 @@ class _Running:
                 raise error_of(outcome)
 
     def recorded(self) -> Iterator[Outcome]:
-        """Yields outcomes of parts recorded since the last call. Raises an error that ended the run."""
+        """Yields outcomes of parts recorded since the last call. Raises an error that ended the graph."""
         if self.graph.records is None:
             return
         mine = {task.name for task in self.tasks}

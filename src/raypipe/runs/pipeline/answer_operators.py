@@ -66,7 +66,7 @@ class AnswersTask:
         return [StageSlice(self, *cut) for cut in cuts(self.recipe.question)]
 
     def memo_of(self, kit: LocalKit) -> StoreMemo:
-        """Returns a process's memo (cache) for this run, which its slices share: no call is made twice."""
+        """Returns a process's memo (cache) for this run, which its slices share to repeat no call."""
         if MEMOS.get(kit, ("",))[0] != self.run:
             MEMOS[kit] = self.run, StoreMemo(self.worker.store, self.memo, self.fresh)
         return MEMOS[kit][1]
@@ -135,8 +135,8 @@ def _kinds(stage: Stage[Step]) -> set[str]:
 
 
 def _kind(stage: Stage[Step]) -> str:
-    """Returns the kind of model by which a stage is put into a slice. Returns "" if the stage calls no model,
-    or calls it only for conversations (`of_turns`)."""
+    """Returns the kind of model by which a stage is put into a slice: the first that it calls of generator,
+    reranker, embedder. Returns "" if it calls no model, or only for conversations (`of_turns`)."""
     kinds = set[str]() if of_turns(stage.step) else _kinds(stage)
     return next((k for k in ("generator", "reranker", "embedder") if k in kinds), "")
 
@@ -154,8 +154,9 @@ class StageSlice:
 
     @property
     def in_hand(self) -> int:
-        """Questions in flight, enough to fill the engines or an endpoint's concurrency. 0: a block per
-        process, since the slice calls embedders or rerankers, or with GPUs is not named generate."""
+        """Questions in flight, enough to fill the engines or an endpoint's concurrency. 0: each process has
+        one block at a time. It is 0 with GPUs if the slice is not named generate. On CPUs it is 0 unless each
+        stage calls only language models, decides, or is `of_turns`."""
         worker, stages = self.work.worker, self.work.recipe.question[self.first : self.end]
         if worker.device.startswith("cuda"):
             light = self.name == "generate"
@@ -208,7 +209,7 @@ class StageSlice:
                 count.seconds += spent() - start
             lost: FailedRows = []
             if self.end == len(work.recipe.question):
-                # An answer with a transient fault or an omitted stage is not stored: its row stays pending.
+                # Not stored: failed answers, and pending ones, with a transient fault or an omitted stage.
                 lost = [(q.id, asdict(f)) for q in answered if not _complete(q) for f in _faults(q)[:1]]
                 answered = [q for q in answered if _complete(q)]
             return answers_table([(*held[q.id][1:], q) for q in answered], recipe), lost
@@ -227,7 +228,8 @@ async def _count_differing(
     replies: Sequence[str],
     count: StageCounters,
 ) -> None:
-    """Sends chats again, one by one, and counts differing `replies`. `twice`: questions before and after."""
+    """Runs the slice again for one question after the other, without the memo, and counts differing
+    `replies`. `twice`: questions before and after the first pass."""
     for before, first in twice:
         [second] = await again([before])
         texts = [(first.replies[name].text, second.replies[name].text) for name in replies]

@@ -34,8 +34,8 @@ class CorpusBuilds:
 
     def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
         """Yields the builds that bring texts, passages and vectors up to date, in order. `streams` returns
-        whether parsing and embedding can run at the same time; None: they cannot. If they can, sources
-        without any rows first go through all steps in one pass. A killed run is resumed as it began."""
+        whether parsing and embedding can run together; None: they cannot. If they can, sources without any
+        rows first take all steps in one pass (`whole`). A killed run is resumed as it began."""
         single = [self.texts(wanted), self.passages(wanted)]
         single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
         if (whole := self.whole(single, wanted)) is not None:
@@ -107,8 +107,9 @@ class CorpusBuilds:
         return self.missing(table, wanted.among(sources_with_chunks(passages), at))
 
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
-        """Returns the build of all tables in one pass, for sources without rows in each. Returns None if the
-        recipe has no embedder, or embeds from stored texts. `single`: the build of each table, in order."""
+        """Returns the build of all tables in one pass, for sources that have rows in none. Returns None if
+        the recipe has no embedder, or embeds from stored texts. `single`: the build of each table, in
+        order."""
         if not (models := self.recipe.embedders()) or self.recipe.embeds_from_texts:
             return None
         *first, last = ((b.table, b.schema) for b in single)
@@ -138,7 +139,8 @@ class CorpusBuilds:
         )
 
     def _memo_of(self, models: Sequence[Model]) -> dict[str, int]:
-        """Returns memo table -> version, for the cached vectors of embedders and replies of generators."""
+        """Returns memo table -> version, for existing tables of embedders' vectors and generators'
+        replies."""
         known = {(vectors_of if m.kind == "embedder" else replies_of)(m).name for m in models}
         return {name: at for name, at in memo_versions(self.store).items() if name in known}
 

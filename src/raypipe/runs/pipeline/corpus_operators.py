@@ -4,7 +4,7 @@
     Missing      one per source: its id, `source`; the first operator reads the source by this id
     parse        one per source: the columns of the table of texts
     split        one per chunk: `SPANS`, `chunk_text`
-    tokenize     the rows of split, with a column `tokens NAME` per embedder; only if embedders have GPUs
+    tokenize     the rows of split, with `tokens NAME` per embedder that takes tokens; only with GPUs
     embed        one per row of a table of vectors: `SPANS`, and `vector NAME` of its embedder
 
 `parse` and `split` store the rows that they compute, if another operator follows. The sink, which follows the
@@ -160,8 +160,9 @@ class CorpusOperator:
         return step(self, *how, compute, lambda id, stage: table, take, keep)
 
     async def _tokenize(self, kit: LocalKit) -> Operate:
-        """Opens `tokenize`: adds a column of token arrays per embedder, so that no thread that feeds a GPU
-        tokenizes. The column has the tokens of all texts to embed, in order, spread over the rows."""
+        """Opens `tokenize`: adds a column of token arrays per embedder that takes tokens, so that no thread
+        that feeds a GPU tokenizes. It has the tokens of all texts to embed, in order, spread over the
+        rows."""
         stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
         asking = [s.step.open(token_arrays.FirstAskedKit(kit)) for s in stages]
         makers: dict[Model, token_arrays.TokenMaker] = {}

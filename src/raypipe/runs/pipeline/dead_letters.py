@@ -1,10 +1,10 @@
 """Failed rows: `bisected` finds them in a batch that raises, and decides whether they are to blame.
 
 A row passes if it is computed without a raise and without a transient fault. A row that raises is blamed only
-if another row passed on the same worker, and if a probe (a small request) shows that the models of the stage
-that raised still compute there. If all rows of a task of several rows fail, none is blamed, and another
-worker gets the task. `runs.cluster.running` finds rows that kill their worker; `evaluation.fault_budget`
-decides whether too many rows failed.
+if another row passed on the worker, and if a probe (a small request) shows that the models of the stage that
+raised still compute there. A row that raises for lack of memory becomes pending. If all rows of a task of
+several rows fail, none is blamed, and another worker gets the task. `runs.cluster.running` finds rows that
+kill their worker; `evaluation.fault_budget` decides whether too many rows failed.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ from raypipe.store.sources import all_sources, by_source, corpus_sum
 ANSWERS_AT_ONCE = 100  # answers per read; an answer of fifty citations and twenty hits has some 40 kB
 
 SNAPSHOT_QUESTIONS = 128
-"""Questions per task that searches the whole store. Over 400,000 vectors of 384 numbers a question takes 1.9
-ms in batches of 256, 3.3 ms in batches of 50."""
+"""Lower bound on `TaskSizes.questions` if a recipe calls only embedders and searches the whole store. A
+question over 400,000 vectors of 384 numbers takes 1.9 ms in batches of 256, 3.3 ms in batches of 50."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,10 @@ class Pipeline:
     twice: int = 0  # questions whose chats are sent again, one by one, to count replies that differ
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
-        """Fills the tables of texts, passages, vectors and postings for every source that the questions may
-        search. `questions` None: for every source in the store. Adds the counts of the work to `done`. Raises
-        errors of stages; finished tasks are kept."""
+        """Fills the tables of texts, passages and vectors for every source that the questions may search.
+        `questions` None: for every source in the store, of the kinds that the recipe parses. Fills postings,
+        always of the whole store, if they exist or a question searches the whole store. Adds the counts to
+        `done`. Raises errors of stages; finished tasks are kept."""
         done = done or RunCounters()
         questions = None if questions is None else list(questions)  # iterated twice
         recipe_tables.require_fields(self.store, self.recipe, questions)
@@ -89,7 +90,7 @@ class Pipeline:
             for table in self.corpus.tables(wanted, streams if self.streams else None):
                 build(table, done)
             for analyzer, (postings, lengths) in recipe_tables.postings_tables(self.recipe).items():
-                # Existing postings are always kept up to date: searches of the whole store read only them.
+                # Existing postings are kept complete: if some are missing, a search by words reads all texts.
                 if self.store.has(lengths) or self.searches_all(questions):
                     build(self.corpus.postings(analyzer, postings, lengths), done)
                     if not begun(self.store, lengths):
@@ -106,7 +107,8 @@ class Pipeline:
         renew: Collection[str] = (),
     ) -> RunCounters:
         """Answers the questions that have no answer from this recipe and the sources as they are now (their
-        evidence). Adds the counts of the work to `done`. `questions` is iterated several times.
+        evidence), except dead letters. Adds the counts of the work to `done`. `questions` is iterated several
+        times.
 
         `fresh`: answers all questions, and calls language models even for cached replies; cached vectors
         and scores are used. `renew`: ids of questions to answer again, with the cache. The commit of new
@@ -214,8 +216,7 @@ class Pipeline:
     ) -> Iterator[Question]:
         """Yields the stored answers of these questions, in order. A dead letter (a question with a final
         fault) has the outcome fault. A question without an answer has the outcome "", with its last transient
-        fault if there is one. `sources`: evidence of the questions; None: computed, which iterates
-        `questions` once more."""
+        fault if there is one. `sources`: evidence; None: computed by one more iteration of `questions`."""
         sources, recipe = sources or self.answer_sources(questions), self.recipe.digest()
         for some in batches(questions, ANSWERS_AT_ONCE):
             keys = [sources.key(recipe, q) for q in some]

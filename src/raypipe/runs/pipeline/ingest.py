@@ -1,9 +1,9 @@
-"""Ingest of files into a store, all or nothing: reads each line once, stores equal sources once.
+"""Ingest of files into a store, all or nothing: stores equal sources once.
 
 Rows are staged in parts while files are read, so memory holds one part and the ids of questions. A damaged
 file raises before anything is committed. Once all rows are staged, one small file records the decision to
-commit them (`ingest_log`), and the next driver finishes the commits after a kill. So a kill leaves either the
-old rows of all tables or the new rows of all tables.
+commit them (`ingest_log`). A kill before the decision leaves the old rows in all tables. After a later kill,
+the next driver finishes the commits, so all tables get the new rows.
 """
 
 from __future__ import annotations
@@ -60,13 +60,14 @@ def ingest(
     kind: str | None = None,
     reading: FileReading | None = None,
 ) -> ingest_log.IngestSummary:
-    """Reads files into a store. Files with the same bytes as before are not decoded and change nothing. A row
-    replaces an older row with the same id, and the summary reports it.
+    """Reads files into a store. Files with the same names and bytes as before are not decoded and change
+    nothing, unless other files have replaced some of their rows. A row replaces an older row with the same
+    id, and the summary reports it.
 
     `before` is called before the first line is read. `kind`: kind of the data, kept in the note of the read;
     None: the kind noted before, else the format's. `reading` stages the rows; None: `read_here`. Raises
     ConfError for an unknown format, and DataError if a file is missing, truncated or mislabelled, if no line
-    can be read, or if tombstones refuse all rows. After an error the store is unchanged."""
+    can be read, or if tombstones refuse all rows. After these errors no row is stored."""
     of = fingerprint(paths, format)
     if (known := ingest_log.noted(store, of, kind)) is not None:
         return known
@@ -106,7 +107,7 @@ def read_here(
 
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
-    """Returns a digest of the bytes of the files, of the files that their rows name, and of the readers."""
+    """Returns a digest of the readers, and of names and bytes of the files and of files that rows name."""
 
     def blake2b(file: Path) -> str:
         with file.open("rb") as stream:
@@ -147,7 +148,7 @@ def batches(rows: Iterator[Row]) -> Iterator[ingest_staging.IngestBatch]:
 
 
 def bad_lines(store: Store, of: str) -> list[BadLine]:
-    """Returns the first lines of a read that could not be read, or lost a page. `of`: its fingerprint."""
+    """Returns the first faulty lines and pages of a read, at most BAD_SHOWN. `of`: its fingerprint."""
     rows = store.scan("faults", filter=f"digest = '{of}'", limit=ingest_staging.BAD_SHOWN)
     return [ingest_staging.bad_line(r["id"], r) for r in rows.to_pylist()]
 

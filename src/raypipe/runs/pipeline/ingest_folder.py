@@ -1,9 +1,10 @@
 """Ingest of a folder into a store: reads new and changed files, deletes the documents of removed files.
 
 The store keeps the state of each file at its last read: size, time, inode, digest, reader, and the rows made
-of it. A file with the same size, time and inode is not opened; a file with the same bytes is not parsed.
-Documents of changed files are replaced. Documents of removed files are deleted with everything made of them,
-in one decision (`ingest_log`).
+of it. A file with the same size, time and inode is not opened; a file with the same bytes is not parsed. But
+another reader, other fields in metadata.csv or a transient fault let a file be read again. Documents of
+changed files are replaced. Documents of removed files are deleted with everything made of them, in one
+decision (`ingest_log`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ _FIELDS = tuple(f.name for f in fields(FileState))
 
 
 class FolderRead:
-    """A read of a folder. It writes nothing; its batches raise DataError if the folder does not exist."""
+    """A read of a folder. It writes nothing. Its batches raise DataError without a folder, or for a bad
+    metadata.csv."""
 
     def __init__(self, store: Store, root: Path) -> None:
         self.store, self.root = store, root
@@ -101,9 +103,9 @@ class FolderRead:
         return PurePosixPath(name).name == METADATA and self.root.is_dir()
 
     def _tables(self, files: Sequence[FoundFile], is_wanted: Callable[[str], bool]) -> None:
-        """Reads the fields that metadata.csv files give to files of their folders and below; of several, the
-        nearest counts. Adds a fault for each row that names no file. Raises DataError for a metadata.csv that
-        cannot be read as a table: documents must not be searched without their fields."""
+        """Reads the fields that metadata.csv files give to files of their folders and below. Of several
+        values of one field, the nearest counts. Adds a fault for each row that names no file. Raises
+        DataError for an unreadable metadata.csv: documents must not be searched without their fields."""
         names = {f.name for f in files}
         tables = (f for f in files if self._is_table(f.name) and is_wanted(f.name))
         for table in sorted(tables, key=lambda f: f.name.count("/")):
@@ -162,7 +164,7 @@ class FolderRead:
         self.now[file.name] = old if old.seen == file.state else replace(old, seen=file.state)
 
     def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
-        """Records a file without a document, and adds its fault to the batch."""
+        """Records a file without a document, and adds its fault to the batch if the fault is new."""
         id = ingest_staging.fault_id(self._where(file), 0, fault, self.of)
         now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
         if now == self.before.get(file.name):
@@ -213,7 +215,7 @@ class FolderRead:
         return _digest(self._given.get(file.name, {}))
 
     def _where(self, file: FoundFile) -> str:
-        """Returns the place of a file for its faults: the folder's name and its path in the folder."""
+        """Returns the place of a file for its faults: FOLDER/PATH, or the name of a single file."""
         return f"{self.root.name}/{file.shown}" if self.root.is_dir() else file.shown
 
     def _with_ids(
@@ -224,8 +226,8 @@ class FolderRead:
         return [(ingest_staging.fault_id(f"{where}{n}", n, fault, self.of), fault) for n, fault in faults]
 
     def changes(self) -> str:
-        """Returns a message that counts new, changed and removed files (not at the first read), and names the
-        front matter that gave no field; "" if there is nothing to say."""
+        """Returns a message that counts new, changed, removed and again read files (not at the first read),
+        and names front matter that gave no field; "" if there is nothing to say."""
         both = [(self.before[name], self.now[name]) for name in self.before.keys() & self.now.keys()]
         same = [(old, new) for old, new in both if old.content == new.content]
         counts = {
@@ -240,7 +242,7 @@ class FolderRead:
         return "; ".join(filter(None, (changed, no_field)))
 
     def without_documents(self, bad_lines: Iterable[BadLine]) -> DataError | None:
-        """Returns the error of a folder without readable files; None if at least one was read."""
+        """Returns the error of a folder without readable files; None if at least one file has a document."""
         if any(f.document for f in self.now.values()):
             return None
         shown = "".join(f"\n  {bad}" for bad in bad_lines)
@@ -276,8 +278,8 @@ def states_of(store: Store, of: str) -> dict[str, FileState]:
 
 
 def withdrawn(before: Mapping[str, FileState], now: Mapping[str, FileState]) -> bool:
-    """Returns whether a document of `before` is gone or has other fields: searches must see that at once. The
-    old text of a changed document may be searched until the new text is embedded."""
+    """Returns whether a document of `before` is gone or has other fields: searches must see that immediately.
+    The old text of a changed document may be searched until the new text is embedded."""
     kept = {f.document: f.fields for f in now.values()}
     return any(f.document and kept.get(f.document) != f.fields for f in before.values())
 
@@ -289,8 +291,8 @@ def folder_id(root: Path) -> str:
 
 def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Progress) -> IngestSummary:
     """Reads the new and changed files of a folder, and deletes the documents of removed files. `globs` as in
-    `readers.documents.walk`. Raises DataError if the folder does not exist, or has no readable file; in the
-    second case its earlier documents are deleted first."""
+    `readers.documents.walk`. Raises DataError if the folder does not exist, if a metadata.csv cannot be read,
+    or if no file is readable; in the last case earlier documents are deleted first."""
     of = folder_id(root)
     with driving(store, f"ingest {root}", LOOKING_S):
         need(store.files, 0, "reading files")
@@ -321,8 +323,8 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
 
 
 def _table_rows(folder: PurePosixPath, text: str) -> list[tuple[int, str, dict[str, str]]]:
-    """Returns (line, name of the file, its fields) of each row of a metadata.csv. Raises UnusableLine for a
-    table without a column of files, a row with more cells than columns, and a file in two rows."""
+    """Returns (line, name of the file, its fields) of each row of a metadata.csv. Raises UnusableLine for no
+    CSV, no column of files, a row with more cells than columns, and a file in two rows."""
     rows, lines = text_files.csv_reader(io.StringIO(text, newline=""), ",;\t|"), dict[str, int]()
     table = list[tuple[int, str, dict[str, str]]]()
     try:

@@ -37,11 +37,11 @@ REPLACING = tuple(t for t in INGEST_TABLES if t != "sources")
 class IngestSummary:
     """Counts of one read of files. The store keeps them as a note, so that equal bytes are read only once."""
 
-    fingerprint: str  # of the files; also the `digest` of their faults
+    fingerprint: str  # of the files, or id of the folder; also the `digest` of their faults
     questions: tuple[str, ...]  # ids, in file order
     counts: Mapping[str, int]  # fields of readers.ReadCounts
     reasons: Mapping[str, int]  # reason -> number of lines and pages skipped for it
-    again: bool = False  # True: the same bytes were read before
+    again: bool = False  # True: the read stored nothing, since the same bytes were read before
     replaced: tuple[ReplacedRows, ...] = ()  # older rows that this read replaced
     files: tuple[str, ...] = ()  # names
     documents: int = 0  # documents read
@@ -73,7 +73,7 @@ def driving(store: Store, owner: str, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
-    """Merges several reads into one summary, with the fingerprint of the first."""
+    """Merges several reads into one summary, with the fingerprint and kind of the first."""
     counts, reasons = Counter[str](), Counter[str]()
     for read in reads:
         counts.update(read.counts)
@@ -91,8 +91,8 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
 
 
 def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSummary | None:
-    """Returns the note of these files, if they were read and no later read replaced some of their rows; else
-    None. Stores a new `kind` in the note."""
+    """Returns the note of these files. Stores a new `kind` in it. Returns None if they were not read, if the
+    note is outdated, or while any decision of the store is unfinished."""
     name = f"{INGESTED}/{fingerprint}.json"
     if _decisions(store) or (raw := store.files.read(name)) is None:
         return None
@@ -148,7 +148,8 @@ def _decisions(store: Store) -> list[str]:
 
 
 def _finish(store: Store, name: str) -> None:
-    """Carries out the rest of a decision. A damaged decision is dropped: its files will be read again."""
+    """Carries out the rest of a decision. A damaged decision is dropped: its files will be read again. If
+    another run has added its rows meanwhile, drops it and raises AddedMeanwhile."""
     if (text := unsealed(store.files.read(name) or b"")) is not None:
         tree = json.loads(text)
         for fingerprint in tree["outdated"]:
@@ -170,7 +171,7 @@ def _finish(store: Store, name: str) -> None:
 
 
 def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
-    """Deletes rows in the newest versions. Sources go last: a repeat after a kill finds the rest by them."""
+    """Deletes rows in the newest versions: first rows made of deleted sources, then the listed rows."""
     if sources := gone.get("sources"):
         # Abandons killed runs with these sources, since their commits would bring the sources back. The other
         # rows of these runs are planned again.

@@ -73,7 +73,7 @@ class StagedRows:
     first_documents: list[str] = field(default_factory=list)  # ids of the first replaced documents
     left: dict[str, str] = field(default_factory=dict)  # replaced document -> its old source
     kept: int = 0  # questions and documents that no tombstone refused
-    refused: list[str] = field(default_factory=list)  # reasons of tombstones for refused records, each once
+    refused: list[str] = field(default_factory=list)  # details of the faults of refused records, each once
 
     def add(self, other: StagedRows) -> None:
         """Adds the summary of the following section of the files."""
@@ -98,8 +98,8 @@ class Staging:
     """Writer of the staged rows of one read of files, batch by batch."""
 
     def __init__(self, store: Store, of: str, what: str = "ingest", run: str = "", prefix: str = "") -> None:
-        """Prepares the staging of a read. `of`: fingerprint of the files; `what`: the faults' column `run`.
-        `run` and `prefix` name the parts; `run` "": a new name."""
+        """Prepares the staging of a read. `of`: fingerprint of the files; `what`: value of `run` in their
+        faults. `run` and `prefix` name the parts; `run` "": a new name."""
         self._store, self._of, self._what, self._prefix, self._batches = store, of, what, prefix, 0
         self.run, self.rows = run or uuid.uuid4().hex, StagedRows()
         self._tombstones = Tombstones(tombstones(store))
@@ -108,7 +108,7 @@ class Staging:
         self._stored_faults = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
 
     def add(self, batch: IngestBatch) -> None:
-        """Writes a part of each table that gets rows of the batch."""
+        """Writes a part per table with new or changed rows. Faults take the place of refused records."""
         name = f"{self._prefix}{self._batches:06d}"
         self._batches += 1
         batch, refused = self._tombstones.batch(batch)
@@ -178,8 +178,7 @@ class Staging:
 
 
 def sources_left(store: Store, rows: StagedRows, given: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Returns sources of replaced documents that nothing else names, as table -> ids. `given`: ids to
-    keep."""
+    """Returns table -> ids of sources of replaced documents that nothing else names, except `given`."""
     sources = set(rows.left.values()) - set(given)
     sources -= named_elsewhere(store, sources, rows.left)
     return {"sources": tuple(sorted(sources))} if sources else {}
@@ -208,7 +207,7 @@ REASON = "forgotten"  # reason of the fault of a refused record
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Digests of everything that one `raypipe forget` deleted."""
+    """Digests of one thing that `raypipe forget` deleted: a page, document, source or question."""
 
     format: int
     id: str  # digest of "forgotten", kind and name
@@ -231,7 +230,7 @@ def write_tombstone(store: Store, stone: Tombstone) -> None:
 
 
 def tombstones(store: Store) -> list[Tombstone]:
-    """Loads every tombstone of a store. Raises DataError if one is damaged: its refusals are unknown."""
+    """Loads every tombstone of a store. Raises DataError or ConfError if one is damaged."""
     stones = []
     for name in store.files.names(TOMBSTONES):
         where = f"{store.uri}/{TOMBSTONES}/{name}"
@@ -288,7 +287,8 @@ class Tombstones:
         return (replace(question, citations=tuple(allowed)), why) if why else (question, [])
 
     def batch(self, batch: IngestBatch) -> tuple[IngestBatch, list[tuple[str, Fault]]]:
-        """Returns the batch without refused records, and an (id, fault) for each refusal."""
+        """Returns the batch without refused records, and an (id, fault) for each refused question, document,
+        citation, or source of a citation."""
         if not self._stones:
             return batch, []
         faults: list[tuple[str, Fault]] = []

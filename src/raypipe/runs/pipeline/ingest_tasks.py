@@ -5,8 +5,8 @@ and sorted lists of keys as small files of the store: ids of questions and docum
 times, sources. The driver settles repeated keys between rounds of tasks. If an earlier shard has the same id,
 or another shard has a later fetch of the same address, the shard is read again with these rows as input. If
 several shards stage a source, the first keeps it. Keys are joined as arrays, one range of keys at a time, so
-memory is bounded. A killed read is resumed: its name is a digest of the files' bytes, the tables' versions
-and the tombstones.
+memory is bounded. A killed read is resumed: its name is a digest of the files' names and bytes, the tables'
+versions and the tombstones.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FilesElsewhere(DataError):
 
 
 class JoinedKeys(NamedTuple):
-    """Rows of one list of all shards, concatenated in the order of the shards."""
+    """Rows of one list of all shards, in one range of keys, concatenated in the order of the shards."""
 
     rows: pa.Table  # (n,) rows with schema _LIST
     shard: np.ndarray  # (n,) int32: index of the row's shard
@@ -186,7 +186,8 @@ class ShardedRead:
 
 
 def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
-    """Stages the rows of a shard and writes its outcome. Returns the numbers of rows and faults."""
+    """Stages the rows of a shard and writes its outcome. Returns the numbers of rows and faults. Raises
+    FilesElsewhere if this machine lacks a file."""
     name, shard, files = task.name, work.shards[task.name], ShardFiles(store, work.run)
     for path in shard.paths:
         if not Path(path).is_file():
@@ -220,7 +221,7 @@ def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
 
 
 def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
-    """Writes the parts of a shard again without sources that other shards keep. Returns (dropped, 0)."""
+    """Writes a shard's parts of sources without those that other shards keep. Returns (dropped, 0)."""
     files = ShardFiles(store, run)
     outcome, raw = files.outcome(task.name), files.read(task.name, "dropped")
     gone = {raw[at : at + KEY] for at in range(0, len(raw), KEY)}
@@ -243,7 +244,8 @@ def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class TaskReading:
-    """Reader of files by tasks of a runner (an `ingest.FileReading`). Reads small files in this process."""
+    """Reader of files by tasks of a runner (an `ingest.FileReading`). Reads in this process if the files are
+    small or cannot be cut, or if a worker does not see them."""
 
     worker: WorkerConfig
     runner: Runner
@@ -254,7 +256,8 @@ class TaskReading:
     def __call__(
         self, store: Store, of: str, paths: Sequence[Path], format: Format, progress: Progress
     ) -> StagedFiles:
-        """Stages the rows of files. Raises DataError for a damaged file, Unavailable for the store."""
+        """Stages the rows of files. Raises DataError for a damaged file, Unavailable for a handed-back
+        task."""
         counts, cut = ReadCounts(), list[Shard]()
         if readers.size(paths, format) >= self.least_bytes:
             cut = formats.cut(paths, format, self.shard_bytes, counts)
@@ -320,7 +323,7 @@ class TaskReading:
         verb: str,
         progress: Progress,
     ) -> None:
-        """Runs `do` as a task for each named shard. Raises the errors of workers."""
+        """Runs `do` as a task per named shard. Raises workers' errors, Unavailable for a handed-back task."""
         if not names:
             return
         # The time limit of a task is that of one row times its number of ids.
@@ -334,7 +337,7 @@ class TaskReading:
 
 
 def reading_of(pipeline: Pipeline) -> FileReading:
-    """Returns the reader of a pipeline's files: this process, or tasks if the pipeline runs on workers."""
+    """Returns the reader of a pipeline's files: `read_here` with the runner `inline`, else TaskReading."""
     if pipeline.runner is inline:
         return read_here
     return TaskReading(pipeline.worker, pipeline.runner, pipeline.start)

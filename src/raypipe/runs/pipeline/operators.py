@@ -136,7 +136,8 @@ class PartRows:
 
 
 def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], process: str = "") -> RunTask:
-    """Returns a function that runs `do` (-> rows, faults), again while the store is unavailable."""
+    """Returns a function that runs `do` (-> rows, faults), again while the store is unavailable. After TRIES
+    tries it hands the task back."""
 
     async def run_task(task: Task) -> TaskResult | HandedBack:
         start = time.perf_counter()
@@ -258,7 +259,8 @@ def step(
 
 
 async def _probe(kit: LocalKit, step: Step | CorpusStep, count: StageCounters) -> None:
-    """Sends one small request to each model of a step, without the memo. Counts it as a call."""
+    """Sends one small request to each model of a step, without the memo. Counts it as a call. Raises
+    WorkerBroken if a model fails."""
     calls = count.calls
     by_kind = {"embedder": calls.vectors, "reranker": calls.scores, "generator": calls.replies}
     for model in asked_models(step):
@@ -283,7 +285,7 @@ def storing(
     worker: WorkerConfig, pool: str, process: str, write: Callable[[PartRows, Mapping[str, Any]], None]
 ) -> Sink:
     """Returns a sink: a function that stores a block and returns its part's outcome. `write` stores rows,
-    faults, and the counts for the completion record. It is called again while the store is unavailable."""
+    faults and counts of a part. It is called again while the store is unavailable, and never for a trial."""
 
     async def store(block: PartRows) -> Outcome:
         if block.note.back is not None:

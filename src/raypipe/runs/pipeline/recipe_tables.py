@@ -46,7 +46,7 @@ class AnswerSources:
     conditional: bool = False  # True: a stage selects sources by their fields in the store
     turns: str = ""  # digest of the steps that read earlier turns (`Recipe.turns_digest`)
     kept_answers: Mapping[str, AnswerKey] = field(default_factory=dict)
-    """Question id -> its answer of an earlier run, which is used."""
+    """Question id -> key of an earlier run's answer, which counts as the answer."""
 
     def row(self, question: Question) -> str:
         """Returns a digest of the question and all its sources, also missing ones (`recipe.row_key`)."""
@@ -108,7 +108,7 @@ INDEX_WORDS = "index.words_"  # prefix in `Step.reads` of a search by words, bef
 
 
 def whole_corpus(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
-    """Returns the tables of texts, passages and vectors, after a name for the work of filling all of them."""
+    """Returns a name for the work of filling the tables of texts, passages and vectors, and these tables."""
     vectors = (recipe.vectors_table(model) for model in recipe.embedders())
     tables = (recipe.texts_table, recipe.passages_table, *vectors)
     return f"corpus-{digest(*tables)}", tables
@@ -227,7 +227,8 @@ def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], w
     A source without text is listed under `texts` only. A source without chunks needs no vectors or words. A
     table that does not exist lacks every source, except postings: `words NAME` is left out if they do not
     exist, or if no question searches the whole store (`whole` False), since only such a search reads them.
-    `at`: table -> version to read; a table that is not in it is read at its newest version."""
+    `at`: table -> version to read. If it is not empty, postings that it lacks are left out. Other tables that
+    it lacks are read at their newest version."""
     labels = {
         label: table
         for label, table in table_labels(recipe).items()
@@ -277,7 +278,7 @@ def ann_stages(recipe: Recipe) -> list[AnnStage]:
 
 
 def ann_names(store: Store, recipe: Recipe) -> list[str]:
-    """Returns the names of a recipe's approximate indexes. Another index may find other passages."""
+    """Returns the names of the built approximate indexes that a recipe searches."""
     tables = dict.fromkeys(s.table for s in ann_stages(recipe))
     opened = (ann_index(store.dataset(t)) for t in tables if store.has(t))
     return [found.name for found in opened if found is not None]

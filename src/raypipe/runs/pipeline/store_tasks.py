@@ -29,8 +29,7 @@ PART_SOURCES = 50_000  # most sources of a part (one task): a second of work, an
 
 @dataclass(frozen=True, slots=True)
 class PostingsTask:
-    """Work that stores words of sources in `postings`, then in the table of lengths, which completes a
-    part."""
+    """Work that stores words of sources in `postings`, then completes a part in the table of lengths."""
 
     worker: WorkerConfig
     analyzer: str
@@ -69,8 +68,8 @@ class PostingsTask:
 
 @dataclass(frozen=True, slots=True)
 class StoreTask:
-    """Work that one function does on files or fragments of tables. The ids of its tasks name them, and are
-    not tried one by one if workers die, as rows are."""
+    """Work that one function does on files or fragments of tables. The ids of its tasks name files or work,
+    not rows: if workers die, no id is tried alone."""
 
     worker: WorkerConfig
     do: Callable[[Store, Task], tuple[int, int]]  # returns a number of rows and of faults; can be pickled

@@ -144,7 +144,8 @@ class TableBuilder:
 
     def _finish(self, run: TableRun, work_id: str, build: TableBuild, done: RunCounters) -> bool:
         """Runs the remaining tasks of a run and commits its rows. Returns False if another run added some of
-        the rows meanwhile: nothing is committed then, and the missing rows must be found again."""
+        the rows meanwhile: then the table gets none of its rows, although `faults` and tables in `first` may
+        have got theirs, and the missing rows must be found again."""
         if committed(self.store, build.table, run.name) is None:
             self._run(run, build, done)
         try:
@@ -171,7 +172,8 @@ class TableBuilder:
         return list(dict.fromkeys(rows[column].to_pylist()))
 
     def _run(self, run: TableRun, build: TableBuild, done: RunCounters) -> None:
-        """Runs the tasks of a run that are not done yet."""
+        """Runs the tasks of a run that are not done yet. Raises CapReached, and Unavailable after
+        ROUNDS_IN_VAIN + 1 rounds in turn without a finished task."""
         need(self.store.files, 0, f"the rest of {build.table}")
         here = done_parts(self.store, build.table, run.name)
         for table, _ in build.first:
@@ -218,8 +220,9 @@ class TableBuilder:
     def _round(
         self, run: TableRun, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
-        """Runs tasks once and yields the tasks handed back. Once a cap is reached, no more tasks begin;
-        raises CapReached after the running tasks have ended."""
+        """Runs tasks once and yields the tasks handed back. Once a cap is reached, no more tasks begin, and
+        CapReached is raised after the running tasks have ended. Raises Unavailable if a task must stop the
+        run."""
         with self.clock.tasks() as busy, ExitStack() as ending:
             left, waiting = len(tasks), list(tasks)
             results = self.runner(build.pool, build.work(run), waiting)

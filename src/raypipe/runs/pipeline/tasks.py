@@ -31,8 +31,7 @@ from raypipe.store.parts import PlanRows, planned_ids
 T = TypeVar("T")
 
 Verb: TypeAlias = Literal["parse", "embed", "answer", "index"]
-"""Work of a pool of workers, named as in a cluster file. `index`: the pools of parse and embed, at the same
-time."""
+"""Work of a pool of workers, named as in a cluster file. `index`: both pools parse and embed, together."""
 
 
 TRIES = 5  # tries of a call to an unavailable store or service: 15 s with the waits in between
@@ -48,9 +47,9 @@ class Workers:
     def per_task(self, rows: int, most: int) -> int:
         """Returns the number of rows of a task, for `rows` missing rows and at most `most` per task.
 
-        Each worker gets two to four tasks, so that all workers finish at about the same time. A task has at
-        least `min_rows`, except if that leaves a worker without a task. A single worker takes the largest
-        tasks.
+        Each worker gets up to four tasks (more only because of `most`), so that all finish at about the same
+        time. A task has at least `min_rows`, except if a worker then got no task. A single worker takes the
+        largest tasks.
 
         >>> [Workers(n).per_task(10, 100) for n in (1, 2, 8)]
         [100, 2, 1]
@@ -194,7 +193,7 @@ def with_worker(work: TableTask, **changes: Any) -> TableTask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Configuration of a worker process. It affects speed, never results."""
+    """Configuration of a worker process: where and how fast it works. Part of no digest."""
 
     store: str  # URI
     backend: Backend

@@ -2,8 +2,7 @@
 
 Tasks, bytes, requests, hours and money are computed from the cluster file, sizes of a real page, the chunks
 that the recipe's own split makes of such a page, and rates of finished runs of the same steps on the same
-kind of machine. Hours are None if a rate is missing. Otherwise they are a lower bound: they assume that all
-workers get equal work.
+kind of machine. Hours are None without a rate, else a lower bound: all workers are assumed to get equal work.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class Assumed:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Assumed:
-        """Parses `pages=1e8,html_bytes=20000`. Raises ConfError; `name`: name of the argument, for
-        messages."""
+        """Parses `pages=1e8,html_bytes=20000`. Raises ConfError. `name`: the argument's name in messages."""
         given: dict[str, float] = {}
         for part in text.split(","):
             field, _, value = part.partition("=")
@@ -100,9 +98,8 @@ def assumed_plan(
     prices: Prices,
     kit: Kit,
 ) -> AssumedPlan:
-    """Estimates the cost of a corpus. `per_task`: most sources of a task; `workers` returns the workers for a
-    verb; `place`: backend and device; `runs`: finished runs, newest first; `kit` opens the split's
-    tokenizers."""
+    """Estimates the cost of a corpus. `per_task`: most sources of a task; `workers` returns a verb's workers;
+    `place`: backend and device; `runs`: finished runs, newest first; `kit` opens the split's tokenizers."""
     if assumed.chunks is None and recipe.corpus:
         assumed = replace(assumed, chunks=chunks_of_page(recipe, assumed.text_chars, kit))
     whole = assumed.pages * assumed.html_bytes
@@ -132,7 +129,8 @@ def assumed_plan(
 
 
 def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
-    """Returns the chunks of a page of `chars` characters. Raises ConfError if the split calls a model."""
+    """Returns the chunks that the recipe makes of a made-up page of `chars` characters. Raises ConfError if
+    it makes none: the split calls a model, a step raises, or the page is too short."""
     lines = list[str]()
     while (left := int(chars) - sum(map(len, lines)) - len(lines)) > 0:
         lines.append((SENTENCE * 8)[: min(left, LINES[len(lines) % len(LINES)])])
@@ -140,5 +138,7 @@ def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
     text = "\n".join(f"<p>{line}</p>" if kind == "page" else line for line in lines)
     chunks = look(recipe, kit, [Source(source_id(kind, text), kind, text)]).chunks.num_rows
     if not chunks:
-        raise ConfError("--assume: the split calls a model, so state the chunks of a page, such as chunks=31")
+        raise ConfError(
+            "--assume: the split made no chunks (it may call a model): state them, such as chunks=31"
+        )
     return float(chunks)

@@ -1,8 +1,8 @@
 """Corpus half of a plan: sources to parse, texts to split, chunks to embed.
 
 Requests of chunks whose text is stored, or that the plan has split itself (`sample`), are looked up in the
-memo (the cache). Requests of other chunks are bounded by the sizes of their sources, and estimated from the
-sample.
+memo (the cache). If more than LOOKED_AT stored chunks lack vectors, all of them count as new. Requests of
+other chunks are bounded by the sizes of their sources, and estimated from the sample.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CorpusPlanner:
 
     @functools.cached_property
     def _chars(self) -> np.ndarray:
-        """(unsplit sources,) int32: characters of each; 0: not known."""
+        """(unsplit sources,) integers: characters of each; 0: not known."""
         coming = self._context.coming.chars
         chars = sizes(self._store, self._unsplit)
         if coming:
@@ -103,8 +103,9 @@ class CorpusPlanner:
         return chars.clip(0)
 
     def _work(self, stage: Stage[CorpusStep], todo: Ids, exact: bool) -> StepPlan:
-        """Plans a stage that processes source by source. Counts its sources, or its calls if it calls models.
-        `todo`: sources to process; `exact`: False: parsing comes first and may fail for some."""
+        """Plans a stage that processes source by source. Counts its sources, or its calls if it calls models;
+        math.inf if the step states no bound. `todo`: sources to process; `exact`: False: parsing comes first
+        and may fail for some."""
         name, every = stage.name, len(self.wanted.joined(todo))
         works, known = not step_contract.asked_models(stage.step), is_bounded(stage.step)
         mine, before = _among(self._unsplit, todo), self._had(name, self._unsplit)
@@ -123,8 +124,7 @@ class CorpusPlanner:
         return self._context.step(name, every, every - len(todo), reasons, len(todo), exact, expected, stored)
 
     def _embed(self, stage: Stage[CorpusStep]) -> StepPlan:
-        """Plans an embedding stage: looks up chunks with known texts, and bounds the number of other
-        chunks."""
+        """Plans an embedding stage: looks up chunks with known texts, bounds the number of other chunks."""
         name, model = stage.name, step_contract.embedder_of(stage.step)
         table, unsplit, counts = self._pipeline.recipe.vectors_table(model), self._unsplit, self._counts
         split = self.wanted.without(unsplit)
@@ -181,7 +181,8 @@ class CorpusPlanner:
 
     @functools.cached_property
     def _look(self) -> Sample:
-        """Sample of the unsplit sources, or of the wanted ones if all are split."""
+        """Sample of the unsplit sources, or of the wanted ones if all are split. Lacks sources to be ingested
+        whose text the plan has not kept."""
         coming = self._context.coming
         unread = Ids.of(s for s in coming.kinds if s not in coming.some)
         pool = (self._unsplit or self.wanted).without(unread)
@@ -211,7 +212,7 @@ class CorpusPlanner:
         return np.where(found >= 0, found, self._look.expected(self._chars))
 
     def scope(self, questions: Sequence[Question]) -> dict[str, Reach]:
-        """Maps each question's id to the most passages it can have; infinite if the sample is empty."""
+        """Estimates the most passages of each question, by its id; infinite if the sample is empty."""
         look, split = self._look, self.wanted.without(self._unsplit)
         if not look.known:
             return dict.fromkeys((q.id for q in questions), Reach(math.inf, math.inf, self.longest))
@@ -235,8 +236,8 @@ class CorpusPlanner:
         self, step: CorpusStep, model: Model, todo: Ids, seen: Ids
     ) -> tuple[Callable[[Ids], int], bool]:
         """Returns a function that counts the new texts of given sources, and whether its counts are exact.
-        `todo`: split sources; `seen`: sampled sources. If a language model writes a part of the texts, all
-        texts count."""
+        `todo`: split sources; `seen`: sampled sources. All texts count as new if a language model writes a
+        part of them; those of `todo` also if they are more than LOOKED_AT."""
         if any(m.kind == "generator" for m in step_contract.asked_models(step)):
             each_seen = self._look.each if seen else {}
             return lambda some: self._counts.total(some) or sum(each_seen.get(s, 0) for s in some), False
@@ -275,7 +276,7 @@ class CorpusPlanner:
         return {s: set(a.keys) for s, a in asked.items() if a is not None}
 
     def _had(self, name: str, sources: Ids) -> np.ndarray:
-        """Marks the sources that the stage's table had in the last finished run: (sources,) bool."""
+        """Marks sources with rows in tables of the stage's kind that the last run named: (sources,) bool."""
         had, last = np.zeros(len(sources), bool), self._context.last
         old = last.stage(name) if last else None
         if last is None or old is None or not sources:

@@ -2,8 +2,8 @@
 
 Seconds are summed over all processes, as in a report: with two workers the clock shows half of them. The
 speed of a step comes from the last run of the same step with the same models on the same kind of device. The
-calls per row come from the last run of the same step with the same parameters. Without a rate hours are None,
-without a price money is None.
+calls per row come from the last run of the same step with the same parameters. Hours are None without a rate,
+and money without any price.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class PlanContext:
 
 
 def asking(recipe: Recipe) -> frozenset[str]:
-    """Returns the steps that may call a model or a graph; omits steps that only process pages."""
+    """Returns the steps whose calls count: all question steps, and the corpus steps that call models."""
     corpus = (s.name for s in recipe.corpus if asked_models(s.step))
     return frozenset((*corpus, *(s.name for s in recipe.question)))
 

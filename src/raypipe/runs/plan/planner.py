@@ -1,7 +1,8 @@
 """Plan of an eval, made before anything runs: the calls that each step may make, and the reasons.
 
-Counts are exact if they can be known, else upper bounds with an estimate. No run makes a call that its plan
-did not count. Planning stores nothing, and does not read files again that the store has read before.
+Counts are exact if they can be known, else upper bounds, if possible with an estimate. A run makes no other
+calls, except repeats and probes after a failure, and requests whose cached reply of a graph expires
+meanwhile. Planning stores nothing, and does not read files again that the store has read before.
 
 The flip rate of an engine is the share of replies that differ if their chats are sent again alone. Kernels
 choose the order of sums by batch size, and endpoints send chats alone. The rate belongs to the model and the
@@ -49,14 +50,14 @@ def engines_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def known_rate(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run]) -> FlipRate | None:
-    """Returns the flip rate of these engines on this device; None: not measured. `kept`: runs, newest
-    first."""
+    """Returns the flip rate of these engines on this device, or None. `kept`: runs, newest first."""
     rates = (m.flips for m in kept if m.device == worker.device and m.flips is not None)
     return next((rate for rate in rates if rate.engines == engines_of(recipe)), None)
 
 
 def _chats_twice(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run], steps: Sequence[StepPlan]) -> int:
-    """Returns the most chats sent twice to measure an unknown flip rate; 0 if batches do not matter."""
+    """Estimates the most chats sent twice to measure the flip rate; 0 if it is known, or batches change
+    nothing."""
     if worker.engine_limits.batch_invariant or known_rate(recipe, worker, kept):
         return 0
     asking = {s.name for s in recipe.question if any(m.loader == "vllm" for m in asked_models(s.step))}
@@ -99,7 +100,7 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
 
 
 def new_sources(store: Store, sources: Iterable[Source]) -> NewSources:
-    """Returns the sources that the store lacks. Iterates once, and keeps only a sample in memory."""
+    """Returns the sources that the store lacks. Iterates once, and keeps only a sample of the texts."""
     kinds, chars, sampler = dict[str, str](), dict[str, int](), Sampler()
     for source in sources:
         kinds[source.id], chars[source.id] = source.kind, len(source.content)
@@ -144,8 +145,8 @@ def plan(
 
 
 def plan_embedding(pipeline: Pipeline, measured: Sequence[Run]) -> tuple[int, float | None]:
-    """Estimates the passages of the whole store to embed, and the seconds that this takes. Returns (0, None)
-    if there are none, or if their number is not known. Seconds are None if no run measured them."""
+    """Estimates the passages of the whole store to embed, summed over embedders, and the seconds that this
+    takes. Returns (0, None) if the number is 0 or not known. Seconds are None if no run measured them."""
     each = {s.name: calls_each(s.step) for s in pipeline.recipe.corpus if table_of(s.step) == "vectors"}
     steps = [s for s in plan(pipeline, None, measured=measured).steps if s.step in each]
     chunks = sum((s.expected[1] if s.expected else s.max_calls) / each[s.step] for s in steps)

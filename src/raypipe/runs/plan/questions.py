@@ -2,9 +2,9 @@
 
 A row is a question with its evidence, the sources that it may search. The requests of a stage about a row
 depend on the row and the stage's chain, a digest of the stage and all stages upstream
-(`stage_records.chains`). So a row needs no request if a finished run answered it with the same chain, and the
-memo (the cache) still holds the replies (`staleness`). Expected calls come from earlier runs, else from the
-stage's own bounds, assuming that a ranking has at most all passages of the question's sources.
+(`stage_records.chains`). So a row needs no request if a finished run answered it without a fault and with the
+same chain, and the memo (the cache) still holds the replies (`staleness`). Expected calls come from earlier
+runs, else from the stage's bounds, with at most all passages of the question's sources in a ranking.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ class QuestionPlanner:
     ) -> StepPlan:
         """Plans a question stage. Calls are possible for rows that no run answered with the same chain, and
         for rows requested again (`_settled`). `plain`: each request follows from the question only. `had`:
-        ids of questions that the last run answered. `sure`: no earlier stage can keep a row from this stage
-        by a fault."""
+        ids of questions that the last run answered. `sure`: no earlier fault can keep a row out."""
         settled, again = self._settled(stage, bounds, plain)
         calls = {i: b.calls for i, b in bounds.items() if i not in settled}
         exact, distinct = not any(calls.values()), 0
@@ -115,7 +114,7 @@ class QuestionPlanner:
             self._rows,
             self._rows - len(asking),
             reasons,
-            len(self._todo) if asking or not of_turns(stage.step) else 0,  # its rule takes no time
+            len(self._todo) if asking or not of_turns(stage.step) else 0,  # without calls it takes no time
             exact,
             expected,
             stored,
@@ -145,9 +144,8 @@ class QuestionPlanner:
     def _settled(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool
     ) -> tuple[set[str], dict[str, str]]:
-        """Divides the rows that a run answered with the same chain. Returns the ids of rows that need no
-        requests, and id -> reason for other rows: a cached value is lost or expired, or a field that the
-        stage reads may differ."""
+        """Divides the rows that a run answered with the same chain. Returns the ids of rows without requests,
+        and id -> reason for others: a cached value is lost or expired, or a field of the stage may differ."""
         found: dict[str, str] = {}  # id -> digest of the recipe
         chain = self._context.stages[stage.name].chain
         for by, stages in self._answerers.items() if not self._context.fresh else ():
@@ -193,8 +191,7 @@ class QuestionPlanner:
     ) -> tuple[dict[str, float], bool, int]:
         """Finds the new requests of a stage that makes one request per question, from the question only.
         Returns question id -> 1 if its request is not cached, else 0; whether these counts are exact; and the
-        number of distinct new requests. Counts are exact if no new request is made twice, by this stage or an
-        earlier one."""
+        number of distinct new requests. Counts are exact if this and earlier stages repeat no new request."""
         table, keys = self._requests(stage.step, todo)
         new = set(keys.values())
         if table is not None and not (self._context.fresh and table.replies):

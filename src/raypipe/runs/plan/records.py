@@ -86,8 +86,7 @@ class Plan:
     adopted: tuple[str, ...] = ()  # a sentence for each model of the recipe that counts as another
     ann: tuple[AnnState, ...] = ()  # approximate indexes that the recipe searches, built by the command `ann`
     twice: int = 0
-    """Chats that engines get a second time, alone, at most (`runs.plan.planner`); not counted in the
-    steps."""
+    """Most chats that engines get a second time, alone (`runs.plan.planner`); not counted in the steps."""
 
     def planned(self) -> dict[str, int | None]:
         """Maps each step to its call limit; None if not known."""
@@ -152,7 +151,7 @@ class SourceBounds:
     """Upper bounds of the corpus half's work, computed once for each distinct length of a source."""
 
     def __init__(self, recipe: Recipe, chars: np.ndarray) -> None:
-        """Computes the bounds. `chars`: (sources,) int32."""
+        """Computes the bounds. `chars`: (sources,) integers."""
         lengths = np.unique(chars)
         self._length = np.searchsorted(lengths, chars).astype(np.int32)  # `return_inverse` costs thrice
         self._calls: dict[str, list[float]] = {s.name: [] for s in recipe.corpus}  # calls of models

@@ -1,8 +1,8 @@
 """Sample of the sources, parsed and split by the recipe's own steps, to estimate the rest.
 
 An upper bound on chunks is far too high for most texts. So a plan parses and splits a sample of the sources,
-or all of them if they are few. All plans choose the same sample. No model is called and nothing is stored. A
-missing tokenizer is replaced by a simple one, and the counts of the sample are then only estimates.
+or all of them if they are few. Plans of the same sources choose the same sample. No model is called and
+nothing is stored. A simple tokenizer replaces a missing one, and the counts are then only estimates.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sampler:
 
 
 def _words(text: str) -> Sequence[Span]:
-    """Splits a text in place of a tokenizer: a token is some four characters of a word, or a mark."""
+    """Splits a text in place of a tokenizer: a token is up to five characters of a word, or a mark."""
     return [m.span() for m in re.finditer(r"\w{1,5}|[^\w\s]", text)]
 
 

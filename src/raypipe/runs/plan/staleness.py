@@ -59,8 +59,8 @@ def unfinished_answers(
     store: Store, work_id: str, keys: Mapping[str, str], missing: Sequence[str]
 ) -> list[str]:
     """Returns the ids of questions in unfinished parts of a killed run, then other missing ids without an
-    answer in its finished parts. Without a killed run, returns `missing`. `keys`: answer key -> question
-    id."""
+    answer in its finished parts. Without a killed run, or if its answers are committed, returns `missing`.
+    `keys`: answer key -> question id."""
     run = begun(store, work_id)
     if run is None or committed(store, "answers", run.name) is not None:
         return list(missing)
@@ -75,8 +75,7 @@ def answered_by(
 ) -> tuple[set[str], set[str]]:
     """Returns the ids of questions with a stored answer by a recipe from the present evidence, and of those
     without any fault: a fault may have kept a stage from its requests, and a faulty reply may not be cached.
-    `recipe`: its digest. `evidence`: question id -> row key, and digest of missing evidence
-    (`AnswerSources`)."""
+    `recipe`: its digest. `evidence`: question id -> row key, and digest of missing sources."""
     keys = {recipe_tables.answer_key(recipe, id, *of): id for id, of in evidence.items()}
     table = rows(store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
     fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
@@ -93,7 +92,7 @@ def answered_by(
 class Unanswered:
     """Questions that an eval may have to answer."""
 
-    sources: recipe_tables.AnswerSources  # evidence, if only sources with a stored fault remain incomplete
+    sources: recipe_tables.AnswerSources  # evidence, if only sources with a final fault remain incomplete
     ids: Sequence[str]
     pending: set[str]  # questions with sources that are still to be parsed, split or embedded
     again: set[str]  # part of `ids`: this recipe answered them before, perhaps without some sources
@@ -151,7 +150,8 @@ def in_doubt(store: Store, step: Step) -> bool:
 
 
 def lost_answers(pipeline: Pipeline, stage: Stage[Step], keys: Sequence[str]) -> dict[str, str]:
-    """Applies `uncached` to the stored answers with these keys: question id -> reason."""
+    """Maps the question ids of stored answers with these keys to reasons, as `uncached` does. Replies of a
+    graph that expire within AHEAD_S count as expired."""
     stored = (pipeline.store.rows("answers", "key", some) for some in batches(keys, AT_ONCE))
     answered = chain.from_iterable(map(arrow.question.records, stored))
     return uncached(pipeline, stage, answered, lambda: time.time() + AHEAD_S)

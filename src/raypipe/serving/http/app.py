@@ -38,7 +38,7 @@ from raypipe.text import web_page
 from raypipe.text.filters import ConditionError
 
 BATCH_CONCURRENCY = 4
-"""Questions of one batch that are answered at the same time. A whole batch takes one request's slot."""
+"""Most questions of a batch that are answered at the same time. A whole batch takes one request's slot."""
 
 PARSED_AT_ONCE = 1 << 18
 """Most bytes of a body that is parsed on the event loop: 0.05 s at worst. A thread parses larger ones."""
@@ -50,10 +50,10 @@ ID = Path(description="An id of /v1/models.", examples=["raypipe"])
 
 
 class Routes:
-    """The routes; each docstring is the route's description in the OpenAPI document.
+    """The routes; the docstring of a route is its description in the OpenAPI document.
 
-    Questions of a key with a filter are answered only from matching sources, whatever the request says. Their
-    cached values are stored under the filter's name; their answers are not captured.
+    If a key has a filter, its questions over the store are answered only from matching sources, whatever the
+    request says. Their cached values are stored under the filter's name. Answers to the key are not captured.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Routes:
 
     async def answer(self, request: Request) -> AnswerResponse | Response:
         """Runs the recipe on one question: over the store, or over the documents that the request brings.
-        Stages that would miss the deadline are omitted and named in `degraded`."""
+        Stages that are too slow for the deadline or have no available model are omitted (`degraded`)."""
         body = await self._body(AnswerBody, request)
         answerer = await self._answerer(request)
         return await self._reply(request, answerer, body, stream.encode_events if body.stream else None)
@@ -141,7 +141,7 @@ class Routes:
         return {"answers": answers}
 
     async def retrieve(self, request: Request) -> RetrieveResponse:
-        """Runs the recipe up to its ranking; makes no answer."""
+        """Runs the steps of the recipe that rank; makes no answer."""
         body = await self._body(RetrieveBody, request)
         answerer = await self._answerer(request)
         with self._slots.slot():
@@ -245,7 +245,8 @@ class Routes:
         return {"answer_id": body.answer_id, "kept": True}
 
     async def index(self, request: Request) -> Any:
-        """Shows the rows of the tables, the recipe, the release, and some stored questions."""
+        """Shows the rows of the tables, the recipe, the release, and some stored questions. Rows and
+        questions are empty for a key with a filter."""
         answerer = await self._answerer(request)
         snapshot, whole = await answerer.snapshot(), not key_filter(request).filters
         rows = await asyncio.to_thread(snapshot.row_counts)
@@ -259,7 +260,7 @@ class Routes:
         }
 
     async def models(self, request: Request) -> Any:
-        """Lists the names that a chat may use, with the weights of the recipe's models."""
+        """Lists the names that a chat may use, with the identities of the weights of the recipe's models."""
         entries = chat.models((await self._answerer(request)).recipe)
         return {"object": "list", "data": list(entries.values())}
 
@@ -271,7 +272,7 @@ class Routes:
         return entry
 
     async def openapi(self, request: Request) -> Any:
-        """Lists all routes, their fields and examples."""
+        """Describes the routes, their fields and examples."""
         return await asyncio.to_thread(openapi_document, request.app)
 
     async def healthz(self, request: Request) -> Any:
@@ -279,13 +280,13 @@ class Routes:
         return {"status": "alive"}
 
     async def readyz(self, request: Request) -> Any:
-        """Returns status 200 if the store can be searched."""
+        """Returns status 200 if the store can be searched, and lists the unavailable deployments."""
         unavailable = await (await self._router.current()).ready()
         return {"status": "ready", "unavailable": unavailable}
 
 
 def holding(route: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Wraps a route: releases everything that a request holds after its answer."""
+    """Wraps a route: after its answer, releases the bytes in flight that the request still holds."""
 
     @wraps(route)
     async def handle(request: Request, **path: str) -> Any:
@@ -309,8 +310,8 @@ def create_app(
     before_first: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
     """Makes the app. The web page and the health routes need no key: they show no question and no answer.
-    `proxy_sets_id` as in `ObservedApp`. `capture` receives the answers; None: no answer is captured.
-    `before_first` is awaited before the first request."""
+    `proxy_sets_id`: as in `ObservedApp`. `capture` receives the answers (None: no answer is captured), and
+    writes its waiting rows when the app ends. `before_first` is awaited before the first request."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
 
     async def authorized(request: Request) -> None:

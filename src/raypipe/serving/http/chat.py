@@ -132,7 +132,7 @@ class ChatBody(StrictBody):
     @field_validator("messages", mode="before")
     @classmethod
     def _others_are_not_read(cls, turns: Any) -> Any:
-        """Drops all content except the question and the texts of turns: tools, images and much else."""
+        """Drops unused content, such as images and tools. Keeps the question and the cut texts before it."""
         if not isinstance(turns, list):
             return turns
         roles = [turn.get("role") if isinstance(turn, dict) else None for turn in turns]
@@ -151,7 +151,8 @@ class ChatBody(StrictBody):
         return self
 
     def asked(self) -> QueryBody:
-        """Returns the question with its turns. Raises RequestRefused if there is none."""
+        """Returns the question with its turns. Raises RequestRefused if the question is missing or longer
+        than 10,000 characters."""
         last = max((i for i, turn in enumerate(self.messages) if turn.role == "user"), default=-1)
         text = self.messages[last].joined_text() if last >= 0 else ""
         if not text.strip() or len(text) > 10_000:
@@ -258,7 +259,7 @@ class ModelList(Shape):
 
 
 def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
-    """Builds the whole reply: a `ChatCompletion`."""
+    """Builds the body of a response without streaming: a `ChatCompletion`."""
     message = {"role": "assistant", **_content(answer), "annotations": url_citations(answer)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     head = _head(id, model, "chat.completion")
@@ -268,7 +269,7 @@ def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
 async def chunks(
     id: str, model: str, counts: bool, events: AsyncIterator[Event | None]
 ) -> AsyncIterator[bytes]:
-    """Yields the stream of a reply, without drafts, which a client would show as the answer."""
+    """Yields the stream of an answer. Sends no drafts, which a client would show as the answer."""
     head = _head(id, model, "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
@@ -297,7 +298,7 @@ async def chunks(
 
 
 def url_citations(answer: AnswerResponse) -> list[dict[str, Any]]:
-    """Lists the evidence that has a url. Each annotation spans the whole answer."""
+    """Lists the evidence that has a url, as annotations of the whole answer; for an abstention nothing."""
     whole = {"start_index": 0, "end_index": len(answer.answer or "")}
     quotes = answer.citations if answer.outcome != ABSTAINED else []  # no quote supports an "i don't know"
     cited = [{"url": c.url, "title": c.quote[:100]} for c in quotes if c.url]
@@ -310,7 +311,7 @@ def usage(answer: AnswerResponse) -> dict[str, int]:
 
 
 def _content(answer: AnswerResponse) -> dict[str, Any]:
-    """Returns the answer, or a refusal if answering failed."""
+    """Returns the answer, or a refusal if answering failed or the recipe only ranks."""
     if answer.outcome == RANKED:
         return {"content": None, "refusal": "This recipe ranks and does not answer: POST /v1/retrieve."}
     if answer.answer is None:

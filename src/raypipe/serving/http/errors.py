@@ -18,7 +18,7 @@ from raypipe.store import StoreError
 from raypipe.text.filters import ConditionError
 
 RETRY_AFTER_S = 5
-"""Value of `retry-after` in a refusal: by then a replica has started, and a backlog of
+"""Seconds of the header `retry-after` in a refusal: by then a replica has started, and a backlog of
 `RequestLimits.max_ongoing_requests` is answered."""
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only the log and the metrics show it
@@ -52,8 +52,7 @@ EXPECTED_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
     Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, GONE),
     StoreError: (HTTPStatus.SERVICE_UNAVAILABLE, GONE),
 }
-"""Exceptions of answering that are no defects -> status and text for the client. A subclass stands before its
-base class."""
+"""Expected exceptions of answering -> status and text for the client. A subclass precedes its base class."""
 
 
 class ClientGone(Exception):
@@ -61,7 +60,8 @@ class ClientGone(Exception):
 
 
 def to_problem(error: Exception) -> RequestRefused:
-    """Converts any exception to the error that the client gets. Logs defects with their traceback."""
+    """Converts any exception to the error that the client gets. Logs a missing or unavailable store or model
+    as a warning, and a defect as an error with its traceback."""
     if isinstance(error, RequestRefused):
         return error
     if isinstance(error, ConditionError):
@@ -92,7 +92,7 @@ def chat_error(status: int, message: str) -> dict[str, Any]:
 
 
 def problem_response(refused: RequestRefused, path: str = "") -> Response:
-    """Builds the error response in the form of the route at `path`."""
+    """Builds the error response, for a path of the OpenAI protocol in the protocol's form."""
     media, body = "application/problem+json", problem_body(refused)
     if path.startswith(CHAT_PATHS):
         where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
@@ -112,7 +112,7 @@ def add_exception_handlers(app: FastAPI) -> None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def by_framework(request: Request, error: Exception) -> Response:
-        """Answers requests that the framework refuses: an unknown path, or a wrong method."""
+        """Answers requests that the framework refuses, such as an unknown path or a wrong method."""
         assert isinstance(error, HTTPException)
         status, headers = HTTPStatus(error.status_code), error.headers or {}
         detail = status.description or status.phrase

@@ -1,6 +1,6 @@
-"""The route for searchable documents: a page of their list, or of one document's text.
+"""The listing of searchable documents: a part of their list, or of one document's text.
 
-A store's snapshot decides which documents the filters let through.
+A store's snapshot decides which documents pass the filters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raypipe.text.context import lined, place
 from raypipe.text.filters import Filters
 
 LISTED, READ_CHARS = 50, 10_000
-"""Default number of documents and of characters: either is some thousand tokens of a language model."""
+"""Default number of documents in a list, and of characters in a text: some thousand tokens each."""
 MOST_LISTED, MOST_CHARS = 1000, 100_000
 
 
@@ -70,8 +70,8 @@ class ListingResponse(Shape):
 async def listing(
     over: StoreSnapshot, body: ListingBody, key_filter: Filters, release: str | None
 ) -> ListingResponse:
-    """Lists documents, or reads a part of one. Raises the same RequestRefused for a source that does not
-    exist and for a source that the key's filter hides."""
+    """Lists documents, or reads a part of the body's `source`. Raises the same RequestRefused for
+    a source that does not exist and for a source that the key's filter hides."""
     start, source, index = body.offset, body.source, over.index
     asked = (body.filters.plain(), key_filter, start, min(body.limit or LISTED, MOST_LISTED))
     if source is not None:

@@ -1,9 +1,10 @@
 """Handling around every request: id, log line, metrics, keys, slots, body size and disconnects.
 
-Slots bound how many requests are answered at the same time. Bodies are bounded in bytes of one, in bytes of
-all in flight, and in the time to send one. A log line has a request's id, route, status, milliseconds and
-outcome; never text of a question, page or key, nor a path or name that a client chose. Without keys only
-requests from this machine are allowed.
+Slots bound how many requests are answered at the same time. Limits bound the bytes of one body, the bytes of
+all bodies in flight, and the time to send a body. A log line has a request's id, method, route, status and
+milliseconds; for a single question also outcome, omitted stages and release. It never has text of a question,
+page or key, nor a path or name that a client chose. If no keys are configured, only requests from this
+machine are allowed, except with `ApiKeys.open`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class RequestMetrics:
         """Reports that a request arrived."""
 
     def request_ended(self, route: str, status: int, seconds: float) -> None:
-        """Reports that the last byte of a response was sent."""
+        """Reports that a request ended: its response was sent, or its client is gone."""
 
     def question_answered(self, result: QueryResult) -> None:
         """Reports the result of a question."""
@@ -64,8 +65,8 @@ class RequestMetrics:
 
 
 class ObservedApp:
-    """Middleware that gives ids to requests, and counts, times and logs them. `proxy_sets_id`: a proxy in
-    front sets `x-request-id` on requests and responses."""
+    """Middleware that gives ids to requests, counts, times and logs them, and answers defects with an error.
+    `proxy_sets_id`: a proxy in front sets `x-request-id` on requests and responses."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics, proxy_sets_id: bool) -> None:
         self._app, self._metrics, self._proxy_sets_id = app, metrics, proxy_sets_id
@@ -133,8 +134,9 @@ class BytesInFlight:
     def body(self, size: int) -> Iterator[Callable[[int], None]]:
         """Yields a function that counts a body's next bytes, which are in flight until the block ends.
 
-        Bytes count when they arrive: a client that declares many and sends none takes none from others. The
-        block raises Overloaded if `size` bytes do not fit, the function if its bytes do not fit."""
+        Bytes count when they arrive: a client that declares many and sends none takes none from others.
+        Entering the block raises Overloaded if the declared `size` does not fit. The function raises it if
+        the bytes that it counts do not fit."""
         held = 0
 
         def count(more: int) -> None:
@@ -159,8 +161,10 @@ class BytesInFlight:
 
 
 async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInFlight) -> bytes:
-    """Reads the body, whose bytes are in flight until the request is answered (`app.holding`). Refuses
-    content types that a form on another site can send, which are never JSON."""
+    """Reads the body of a request. Its bytes are in flight until the request is answered (`app.holding`).
+    Raises RequestRefused for a body that is not declared as JSON, is compressed, is too large or arrives too
+    slowly, and if too many bytes are in flight. Raises ClientGone if the client disconnects. A form of
+    another site cannot declare JSON."""
     unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(unsupported, "Expected the header `content-type: application/json`.")
@@ -198,7 +202,7 @@ MOST_DIGITS = 19  # digits of a declared size, as 2^63 has. Python refuses to co
 
 
 async def until_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """Awaits the work. Cancels it and raises ClientGone if the client disconnects."""
+    """Awaits the work and returns its result. Cancels it and raises ClientGone if the client leaves."""
     task, client_gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
     try:
         await asyncio.wait({task, client_gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -238,7 +242,8 @@ class Slots:
 def authorize(
     keys: ApiKeys, headers: Headers, client: str | None, key_filters: Sequence[KeyFilter] = ()
 ) -> KeyFilter:
-    """Returns the filter of a request's key. Raises RequestRefused if the request is not allowed."""
+    """Returns the filter of a request's key; UNFILTERED if the key has none or none is needed. Raises
+    RequestRefused if the request is not allowed."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     given = key.strip() if scheme.lower() == "bearer" else None
     if given is not None and (found := filter_of(given, key_filters)) is not None:

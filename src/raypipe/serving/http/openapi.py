@@ -33,7 +33,7 @@ BODIES = (AnswerBody, BatchBody, RetrieveBody, ListingBody, ChatBody, FeedbackBo
 
 
 def takes(body: type[StrictBody] | None = None) -> dict[str, Any]:
-    """Describes a request's key and body."""
+    """Describes the key and, if the route takes one, the body of a request."""
     operation: dict[str, Any] = {"security": [{"key": []}]}
     if body is not None:
         operation["requestBody"] = {"required": True, "description": body.__doc__, "content": content(body)}
@@ -55,7 +55,7 @@ def responses(path: str, statuses: list[int]) -> dict[int | str, dict[str, Any]]
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Makes the document of an app, once."""
+    """Returns the document of an app; the first call builds it."""
     if app.openapi_schema is not None:
         return app.openapi_schema
     about = "Answers questions from web pages, with evidence that is exact to the character."

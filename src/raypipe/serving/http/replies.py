@@ -1,6 +1,7 @@
-"""Replies: their fields, each with its meaning and an example, and how an answered question fills them.
+"""Bodies of responses: their fields with meanings and examples, and how an answered question fills them.
 
-FastAPI generates the OpenAPI document from these shapes. A field that is not set is left out of a reply.
+FastAPI generates the OpenAPI document from these shapes. A field that is not set is left out of a body. The
+field `replies` of a body has the texts that the recipe's steps wrote about the question.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from raypipe.text.context import Place
 
 
 def says(description: str, example: Any, **more: Any) -> Any:
-    """Declares a field of a shape by meaning and example; `more` is passed to pydantic."""
+    """Declares a field of a shape with its meaning and an example; `more` is passed to pydantic."""
     return Field(description=description, examples=[example], **more)
 
 
@@ -77,7 +78,7 @@ class Versions(Shape):
 
 
 class ReplyFields(Shape):
-    """Fields of every reply to a question."""
+    """Fields of every response to a question."""
 
     degraded: list[str] = says("Stages that were omitted: out of time, or their model is unavailable.", [])
     timings_ms: dict[str, float] = says(
@@ -87,7 +88,7 @@ class ReplyFields(Shape):
 
 
 class QuestionFields(ReplyFields):
-    """The question of a reply, and its cost."""
+    """The question, and the model calls that its response took."""
 
     id: str = says("Id of the question: the stored one's, or a digest of its text.", "0f52a8d1")
     query: str = says("The question.", "who wrote the first program?")
@@ -204,7 +205,7 @@ class FeedbackResponse(Shape):
 
 
 class HealthResponse(Shape):
-    """State of the endpoint: alive, or ready."""
+    """State of the endpoint: alive or ready."""
 
     status: str = says("alive, or ready.", "ready")
     unavailable: list[str] = says("Deployments whose stages are omitted now; of /readyz.", [], default=[])
@@ -264,7 +265,7 @@ def _scored(hit: Hit, result: QueryResult) -> dict[str, Any]:
 
 
 def _document(place: Place) -> dict[str, Any]:
-    """Builds the fields that a document of a folder adds to a passage or a quote."""
+    """Builds the fields that only a passage or a quote from a file of a folder has."""
     return {"title": place.title, "page": place.page or None, "section": place.section or None}
 
 

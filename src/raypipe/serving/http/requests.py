@@ -51,8 +51,8 @@ MAX_QUERIES = 16  # questions per batch; the most that CRAG's own harness sends
 Include = Literal["hits", "replies", "faults", "prompts", "context", "passages"]
 B = TypeVar("B", bound=BaseModel)
 
-MOST_NAMED = 5  # mistakes of one kind that a message names
-LONGEST_NAME = 40  # characters of an unknown field that is compared with the allowed ones
+MOST_NAMED = 5  # most unknown fields of an object that a message names
+LONGEST_NAME = 40  # most characters of an unknown field for which a message suggests an allowed one
 
 
 class StrictBody(BaseModel):
@@ -225,7 +225,7 @@ class QuestionBody(QueryOptions):
 
 
 class QueryBody(QuestionBody):
-    """A question, with optional parts of its reply."""
+    """A question, and the optional parts of its response."""
 
     include: list[Include] = says(
         "Optional parts of the reply.", ["hits", "context"], default=[], max_length=6
@@ -277,7 +277,7 @@ class FeedbackBody(StrictBody):
 def query_request(
     options: QuestionBody, default_deadline_s: float, include: Collection[Include] = ()
 ) -> QueryRequest:
-    """Makes the query of a body. The deadline starts now."""
+    """Makes the query of a body. The time until the deadline starts with this call."""
     deadline_s, query = options.deadline_s or default_deadline_s, options.query
     turns = recent([Turn(t.role, t.text) for t in options.turns])
     id, due = digest("ask", query), time.time() + deadline_s
@@ -293,7 +293,7 @@ def query_request(
 
 
 def parse_body(kind: type[B], body: bytes, limits: RequestLimits) -> B:
-    """Parses a body; checks of fields get the limits as context. Raises RequestRefused."""
+    """Parses a body; the checks of its fields get `limits` as context. Raises RequestRefused."""
     try:
         tree = decode(body, ReadCounts())
     except UnusableLine as e:

@@ -27,7 +27,7 @@ from raypipe.serving.http.replies import AnswerResponse
 from raypipe.serving.query import Listener
 
 KEEP_ALIVE_S = 15.0
-"""Seconds without an event after which a comment is sent: proxies cut connections silent for 30 to 60 s."""
+"""Seconds without an event until a comment is sent: proxies cut connections silent for 30 to 60 s."""
 
 Event: TypeAlias = tuple[str, Any]
 """Name of the event, and its data, which is sent as JSON."""
@@ -37,7 +37,7 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class ClosingStream(EventSourceResponse):
-    """An event stream that runs `on_end` when it ends, even if no client ever read from it."""
+    """A response with an event stream. It runs `on_end` when it ends, even if no client ever read from it."""
 
     def __init__(self, chunks: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
         super().__init__(chunks, headers=HEADERS)
@@ -54,7 +54,7 @@ class EventListener(Listener):
     """Queue of a question's stages and drafts, as events."""
 
     def __init__(self) -> None:
-        self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the question or the client is gone
+        self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: a task of `event_stream` ended
         self._stage = ""
 
     def on_stage(self, stage: str, seconds: float | None) -> None:
@@ -69,8 +69,9 @@ class EventListener(Listener):
 async def event_stream(
     request: Request, answer: Callable[[Listener], Awaitable[AnswerResponse]]
 ) -> AsyncIterator[Event | None]:
-    """Yields events up to ("answer", result) or ("error", problem); None after KEEP_ALIVE_S without an event.
-    Cancels the work when the client disconnects."""
+    """Yields events; the last is ("answer", result) or ("error", problem). A yielded None asks for a
+    keep-alive comment, after KEEP_ALIVE_S without an event. If the client disconnects, cancels the work and
+    ends without a last event."""
     listener = EventListener()
     work, client_gone = asyncio.ensure_future(answer(listener)), asyncio.ensure_future(disconnected(request))
     del answer  # frees the request's documents, even if the client reads slowly

@@ -22,29 +22,31 @@ from raypipe.serving.ray.models import ModelDeployment
 
 APP_NAME, GATEWAY = "raypipe", "gateway"
 GATEWAY_CPUS, MODEL_CPUS = 0.2, 0.4
-"""CPUs that Ray reserves per replica; a Serve config may set others. Together they are one CPU, so that the
-endpoint starts on any machine. A model computes with the threads of its kit."""
+"""CPUs that Ray reserves per replica; a Serve config may set others. Gateway, embedders and rerankers
+together take one CPU, so that they start on any machine. A model computes with the threads of its kit."""
 
 MAX_CONNECTIONS = 1000
-"""Open requests per gateway, including slow bodies and health checks. `RequestLimits.max_ongoing_requests`
-limits the requests that are answered at the same time: a slow client takes a connection, but no slot."""
+"""Most open requests per gateway, including slow bodies and health checks.
+`RequestLimits.max_ongoing_requests` limits the requests that are answered at the same time: a slow client
+takes a connection, but no slot."""
 
 MAX_CALLS, MAX_QUEUED_CALLS = 100, 400
-"""Concurrent calls in one replica of models, and calls that a gateway queues for the deployment. A further
-call gets 429. `max_ongoing_requests` requests of a few calls each need fewer."""
+"""Most concurrent calls in one replica of models, and most that a gateway queues for the deployment. A
+further call gets 429. `max_ongoing_requests` requests of a few calls each need fewer."""
 
 SHUTDOWN_GRACE_S = 30.0
-"""Seconds for requests in flight when a replica must stop: the default deadline."""
+"""Most seconds that a stopping replica waits for its requests in flight: the default deadline."""
 
 SHUTDOWN_LOOK_S = 0.1
 """Seconds between two checks of a stopping replica for requests in flight; it waits at least this long.
 Serve's default is 2 s."""
 
 LOOK_S = 0.1
-"""Seconds between two checks that the application runs, or is removed. Serve's own 1 s is no option."""
+"""Seconds between two checks whether the application runs or is removed. Serve's default is 1 s, and it has
+no public option for it."""
 
 HEALTH_CHECK_S = 5.0
-"""Seconds between two health checks of a replica: the time to replace a dead engine. Serve's default: 10."""
+"""Seconds between two health checks of a replica, which replace a dead engine. Serve's default: 10."""
 
 
 def build_application(
@@ -59,9 +61,9 @@ def build_application(
 ) -> Application:
     """Builds the Serve application over the store at a URI.
 
-    `kit` makes the kit of each replica of models. `gpus`, `engine_gpus`: GPUs of each replica of embedders or
-    rerankers, and of engines. `follow_live`: the live release answers; `recipe` is its recipe at present. A
-    Serve config overrides replicas and resources."""
+    `kit` makes the kit of each replica of models. `gpus`: GPUs of each replica of embedders or rerankers;
+    `engine_gpus`: of engines.  `follow_live`: the live release
+    answers, and `recipe` is its recipe at the start. A Serve config overrides replicas and resources."""
     config = config or ServerConfig()
 
     def deploy_models(name: str, kind: str) -> Application:
@@ -104,7 +106,7 @@ def build_application(
 
 def start(app: Application, host: str, port: int) -> None:
     """Starts Serve and the application in the connected Ray; returns when its replicas are ready. Raises
-    Unavailable if Serve does not start."""
+    Unavailable if Serve's proxy does not start; an application that cannot start raises Serve's error."""
     quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # in this process
     client.CLIENT_POLLING_INTERVAL_S = LOOK_S
@@ -117,7 +119,8 @@ def start(app: Application, host: str, port: int) -> None:
 
 
 def reopen() -> None:
-    """Makes every gateway open the newest tables of its recipe. Raises Unavailable."""
+    """Makes every gateway open the newest tables of its recipe; a gateway that follows the live release
+    ignores it. Raises Unavailable if the application does not run, or a gateway cannot open them."""
     try:
         serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("reopen").results()
     except (RayError, RuntimeError) as e:

@@ -27,8 +27,8 @@ from raypipe.store import Store
 from raypipe.store.housekeeping import disk_bytes
 
 WARM_S = 60.0
-"""Seconds for the questions that a replica answers before it gets requests. Meanwhile the deployments load
-embedders and rerankers, in seconds. If they are down, the replica starts without."""
+"""Most seconds for the questions that a replica answers before it gets requests. Meanwhile the deployments
+load embedders and rerankers, in seconds. If they are down, the replica starts without these answers."""
 
 STORE_LOOK_S = 600.0
 """Seconds between two measurements of a store's bytes, which list the files of all tables."""
@@ -87,8 +87,8 @@ class Gateway:
             await self._router.reopen()
 
     async def _warm(self) -> None:
-        """Answers warm-up questions before this replica gets requests. A missing or unavailable part does not
-        prevent the start: requests report it."""
+        """Answers warm-up questions before this replica gets requests, then starts to measure the store's
+        bytes. A missing or unavailable part does not prevent the start: requests report it."""
         try:
             async with asyncio.timeout(WARM_S):
                 await (await self._router.current()).warm(WARM_S)
@@ -114,8 +114,8 @@ class Gateway:
 
 
 def _configure_logging(file: str | None) -> None:
-    """Writes the log as JSON lines, one per request, to a file or to stderr, which Ray keeps. The file may be
-    moved meanwhile, and several gateways may append to it."""
+    """Writes the log as JSON lines, one per request and event, to a file or to stderr, which Ray keeps. The
+    file may be moved meanwhile, and several gateways may append to it."""
     logger = logging.getLogger("raypipe")
     handler = logging.StreamHandler(sys.stderr) if file is None else WatchedFileHandler(file)
     handler.setFormatter(JsonLines())

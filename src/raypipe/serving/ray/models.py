@@ -1,5 +1,5 @@
-"""Deployments of models, and calls to them. A replica has models of one kind, and batches concurrent calls.
-A call is retried if its replica dies, and cancelled if its caller stops waiting."""
+"""Deployments of models, and calls to them. A replica has models of one kind, and batches calls for vectors
+or scores. A call, except a stream, is retried if its replica dies; it is cancelled if its caller leaves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ModelDeployment:
         await warm_up(self._kit, models)
 
     async def compute(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
-        """Computes the vectors of texts, or the scores of pairs."""
+        """Computes the vectors of texts, or the scores of pairs, in one batch with concurrent calls."""
         return rows_of(await self._batched(ModelCall(model, inputs, role)))
 
     async def compute_unbatched(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
@@ -56,7 +56,7 @@ class ModelDeployment:
     async def generate(
         self, model: Model, chats: tuple[Chat, ...], sampling: Sampling, adapter: str | None
     ) -> list[Generated | Fault]:
-        """Generates replies in the order of the chats; without chats, waits until the engine is ready."""
+        """Generates a reply to each chat, in order; without chats, waits until the engine is ready."""
         return await self._kit.generator(model)(chats, sampling, adapter)
 
     async def stream(
@@ -94,7 +94,7 @@ class ModelDeployment:
 async def micro_batch(
     calls: Sequence[ModelCall], compute: Callable[[ModelCall, list[Any]], Any]
 ) -> list[np.ndarray | Exception]:
-    """Computes calls in one batch per model and role; returns each call's rows, or its batch's exception."""
+    """Computes calls in one batch per model and role. Returns each call's rows or exception."""
     batches: dict[tuple[Model, Role], list[int]] = {}
     for i, call in enumerate(calls):
         batches.setdefault((call.model, call.role), []).append(i)
@@ -120,13 +120,15 @@ def rows_of(result: np.ndarray | Exception) -> np.ndarray:
 MAX_ATTEMPTS = 3
 """Attempts per call. Models are pure functions, so a retry is safe. An input that kills replicas kills at
 most this many, and one more for each replica that dies before it accepts the call, since Serve resends such a
-call. Last attempts run one at a time, so a call that met such an input twice does not meet it again."""
+call. The last attempts of one handle run one at a time. So if an input killed the replica of another call
+twice, their last attempts through this handle do not run together."""
 
 REPLICA_DIED = (RayActorError, ReplicaUnavailableError)
 
 
 class RetryingHandle:
-    """A method of a deployment that is retried if its replica dies; retries use the method `unbatched`."""
+    """A method of a deployment that is retried if its replica dies, or if its batch raises an error that is
+    not raypipe's. Retries use the method `unbatched`; None: the same method, retried only after a death."""
 
     def __init__(self, handle: DeploymentHandle, method: str, unbatched: str | None = None) -> None:
         self._handle, self._method, self._unbatched = handle, method, unbatched or method
@@ -135,7 +137,7 @@ class RetryingHandle:
     async def remote(self, *args: Any) -> Any:
         """Calls the method and returns its result. Raises Unavailable, Overloaded, or the method's error."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            # Any call in the batch of a dead replica may have killed it: from here on each is sent alone.
+            # Any call in a dead replica's batch may have killed it: each retry computes only its own inputs.
             method = self._method if attempt == 1 else self._unbatched
             try:
                 async with self._last_attempt if attempt == MAX_ATTEMPTS else nullcontext():
@@ -159,7 +161,8 @@ class RetryingHandle:
             raise
 
     async def stream(self, *args: Any) -> AsyncIterator[Any]:
-        """Yields the results of a streaming method. Never retried, since sent pieces cannot be taken back."""
+        """Yields the results of a streaming method. Never retried, since sent pieces cannot be taken back.
+        Raises as `remote` does."""
         response = getattr(self._handle.options(stream=True), self._method).remote(*args)
         ended = False
         try:
@@ -188,13 +191,13 @@ class RetryingHandle:
 
 
 class Broadcast:
-    """A method of a deployment, called in every running replica; a replica that dies is ignored."""
+    """A method of a deployment that is called in every running replica. Replicas that die are ignored."""
 
     def __init__(self, handle: DeploymentHandle, method: str) -> None:
         self._handle, self._method = handle, method
 
     async def remote(self, *args: Any) -> None:
-        """Calls the method in all replicas and waits for them. Raises what the method raises."""
+        """Calls the method in all replicas and waits for them. Raises the first error of the method."""
         results = await self._handle.broadcast(self._method, *args).results_async(return_exceptions=True)
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, REPLICA_DIED):

@@ -1,7 +1,7 @@
 """Cache by value behind a kit: equal texts, pairs and chats to an equal model are computed once.
 
-If one of several requests raises, the results of the other requests are kept, and only the failed one is sent
-again. This module depends on the contracts of kits, and on storage only through `Memo`.
+If one of several requests raises, the results that arrived are kept. A retry of the call sends only the other
+requests. This module depends on the contracts of kits, and on storage only through `Memo`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def add_up(counts: Any, more: Any, times: int = 1) -> None:
 class CallCount:
     """Distinct requests of one kind: sent to a model (failed ones included), and answered by the cache."""
 
-    computed: int = 0
-    cached: int = 0
+    computed: int = 0  # sent; a request counts again if it is sent again
+    cached: int = 0  # answered by the memo, or by an equal request in flight
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class CallCounts:
 
     vectors: CallCount = field(default_factory=CallCount)
     scores: CallCount = field(default_factory=CallCount)
-    replies: CallCount = field(default_factory=CallCount)
+    replies: CallCount = field(default_factory=CallCount)  # chats, and requests to a reference's server
     tokens: Tokens = field(default_factory=Tokens)
 
     @classmethod
@@ -97,22 +97,22 @@ class CallCounts:
         add_up(self, other)
 
     def in_vain(self, before: CallCounts) -> None:
-        """Rolls back the cached calls counted since `before`: the attempt failed, and the next one looks them
-        up again. Computed calls stay counted, since they were sent."""
+        """Rolls back the cached requests counted since `before`: the attempt failed, and the next one looks
+        them up again. Computed requests stay counted, since they were sent."""
         for name in ("vectors", "scores", "replies"):
             getattr(self, name).cached = getattr(before, name).cached
 
 
 Send: TypeAlias = Callable[[list[int]], Awaitable[np.ndarray]]
-"""Function from row numbers to one value each."""
+"""Function that sends the requests with these row numbers, and returns a value for each."""
 
 Came: TypeAlias = list[tuple[list[int], np.ndarray]]
 """Groups of row numbers, each with the values that arrived."""
 
 
 async def each(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]:
-    """Sends each row alone, all concurrently; returns the values that arrived and an error, if any. For
-    requests that are answered one by one: a row that raises then costs only itself."""
+    """Sends each row in its own call, all concurrently; returns the values that arrived, and an error if a
+    row raised. For requests that are answered one by one: a row that raises then costs only itself."""
     sent = await asyncio.gather(*(send([row]) for row in rows), return_exceptions=True)
     came = [([row], value) for row, value in zip(rows, sent, strict=True) if isinstance(value, np.ndarray)]
     errors = [e for e in sent if isinstance(e, BaseException)]
@@ -126,8 +126,11 @@ async def each(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]
 
 async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]:
     """Sends all rows in one call. If it raises, sends pieces (size: the square root of the number of rows),
-    then each row of a failing piece alone. Returns the values that arrived, and the last error. For models
-    that compute whole batches, and return nothing if one raises. If all pieces fail, no row is sent alone."""
+    then each row of a failing piece in its own call. Returns the values that arrived, and the last error. For
+    models that compute whole batches, and return nothing if one row raises.
+
+    Stops after an error that no row caused, except too little memory, and if all pieces fail. Of two or three
+    rows, a failing row may be sent alone twice; a single row is sent up to three times."""
     came: Came = []
     error: Exception | None = None
     broken = [list(rows)]
@@ -164,12 +167,12 @@ def cached(
     asking: Asking | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Kit:
-    """Returns the kit behind the cache: it counts all requests and computes equal ones once, cached ones
-    never.
+    """Puts a kit behind the cache. The returned kit counts all requests in `tally`, computes equal requests
+    of a call once, and does not compute cached ones.
 
     `memo` None: nothing is kept between calls. The first uncached request loads the model. Kits that share
     `asking` also send an equal request once while it is in flight; for the waiting callers it counts as
-    cached. `clock` (seconds) decides when replies to requests have expired (`Reference.periods`).
+    cached. `clock` (seconds) decides when replies of a reference's server expire (`Reference.periods`).
     """
     return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
 
@@ -232,7 +235,8 @@ class _Remembering(ForwardingKit[Kit]):
         return generate
 
     def data(self, ref: Reference[T]) -> T:
-        """Caches requests to a server one by one, while the replies of their domain are valid."""
+        """Caches requests to a reference's server one by one. A reply is valid for the refresh period of its
+        domain. A period of 0 caches no reply; without a period, replies never expire."""
         table, periods = request_replies_of(ref.version), ref.periods() or {}
 
         def wrap(request: Request) -> Request:
@@ -258,7 +262,7 @@ class _Remembering(ForwardingKit[Kit]):
     async def _through(
         self, table: MemoTable, keys: list[str], ask: Send, count: CallCount, send: Salvage
     ) -> Values:
-        """Returns the values of all keys. `ask` gets row numbers, one per unknown key; `send` groups them."""
+        """Returns the values of all keys. `ask` gets a row number per uncached key; `send` groups these."""
         if not keys:
             return table.empty(0)
         first: dict[str, int] = {}  # distinct key -> first row that has it
@@ -282,8 +286,8 @@ class _Remembering(ForwardingKit[Kit]):
         return values[[place[key] for key in keys]]
 
     async def _found(self, table: MemoTable, keys: list[str], ask: Send, send: Salvage) -> Values:
-        """Returns the values of distinct keys. `ask` gets the positions of uncached keys. Values that arrive
-        are stored, even if the call for another key raises."""
+        """Returns the values of distinct keys. `ask` gets the positions of uncached keys. Stores the storable
+        values that arrive, even if the call for another key raises."""
         values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
         if self._memo is not None:
             known, kept = await self._memo.get_many(table, keys)

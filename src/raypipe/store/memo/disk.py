@@ -1,16 +1,18 @@
 """The memo on disk: results of all runs of a store, found by value.
 
 Workers read the memo tables at the versions of the run's start. A worker immediately writes its computed
-values to a new file, named by the digest of its content. It then keeps them in memory. The driver or workers
-later merge such files into the tables. A lost value is computed again, and of a duplicate only one is read,
-so no transaction is needed. A failed write is owed: the next call repeats the write before its look-up.
+values to a new file, the cache file, named by the digest of its content. It then keeps the latest values in
+memory. The driver or workers later merge cache files into the tables. A lost value is computed again, and of
+a duplicate only one is read, so no transaction is needed. A failed write is owed: the next look-up first
+repeats the write.
 
 A plan counts the requests of a finished run as cached, if their table never lost a value. So each loss is
 noted by an empty file; processes need not agree on an order.
 
-A damaged table never ends a run. If its newest manifest is unreadable, it returns to the version before.
-Unreadable fragments are removed, an unreadable index is built again. A file counts as damaged if it is
-missing, or if its bytes can be read but Lance cannot parse them. A store that cannot be reached raises.
+The driver repairs damaged tables before a run (`mend_memo`). If a table's newest manifest is unreadable, the
+table returns to the version before. Unreadable fragments are removed, an unreadable index is built again. A
+file counts as damaged if it is missing, or if its bytes can be read but Lance cannot parse them. A store that
+cannot be reached raises.
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ def memo_tables(store: Store) -> list[str]:
 
 
 def memo_versions(store: Store) -> dict[str, int]:
-    """Maps the existing memo tables to their newest versions: those that a run's workers read."""
+    """Maps the existing memo tables to their newest versions."""
     return {name: store.version(name) for name in memo_tables(store)}
 
 
 class StoreMemo:
-    """A memo over a store (`memo.Memo`). `versions` pins the tables (`memo_versions`). `fresh`: it ignores
-    replies of earlier runs, and the replies that it stores replace them."""
+    """A memo over a store (`memo.Memo`). It reads the tables at `versions` (`memo_versions`), and its own
+    values. `fresh`: it ignores replies of earlier runs, and the replies that it stores replace them."""
 
     def __init__(self, uri: str, versions: Mapping[str, int], fresh: bool = False) -> None:
         self._store, self._replaces = Store.open(uri), fresh
@@ -73,7 +75,7 @@ class StoreMemo:
         self._paying = asyncio.Lock()
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
-        """Looks up keys as `Memo`. Raises StoreUnavailable or DiskFull if owed values cannot be written."""
+        """Looks up keys as `Memo`. Raises StoreUnavailable, and DiskFull if owed values cannot be written."""
         await self._pay()
         known, values = await self._fresh.get_many(table, keys)
         if table.name not in self._old or known.all():
@@ -98,7 +100,7 @@ class StoreMemo:
         await self._fresh.put_many(table, keys, values)
 
     async def _pay(self) -> None:
-        """Writes the owed values. Until a value is on disk, no caller gets it, and none computes it again."""
+        """Writes the owed values. While it fails, callers neither get these values nor compute them again."""
         while self._owed:
             async with self._paying:
                 if self._owed:
@@ -131,7 +133,7 @@ def _replaces(schema: pa.Schema) -> bool:
 
 
 def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
-    """Reads the values of the keys that a table has: these keys, (keys,) bool, and values in key order."""
+    """Returns which keys a table has, (keys,) bool, and the values of these keys, in key order."""
     columns = [f.name for f in fields(Generated)] if table.replies else ["vector" if table.dim else "score"]
     found = rows(dataset, "key", keys, ["key", *columns, "_rowid"])
     # Two concurrent merges may have added a key twice: the oldest row's value is used.
@@ -181,7 +183,7 @@ def cut(files: Mapping[str, int], most: int) -> list[list[str]]:
 
 
 def replaces(store: Store, name: str) -> bool:
-    """Returns whether the replies in a cache file replace older ones; reads no values."""
+    """Returns whether a readable cache file has replies that replace older ones; reads no values."""
     if (file := store.files.open(name)) is not None:
         with file, suppress(pa.ArrowException):  # a damaged file: `fold` removes it
             return _replaces(pa.ipc.open_file(file).schema)
@@ -190,7 +192,7 @@ def replaces(store: Store, name: str) -> bool:
 
 def merge_memo(store: Store) -> MergeSummary:
     """Merges the workers' cache files into the memo tables, in this process; `runs.pipeline.store_tasks` does
-    so by tasks. Replies that were computed afresh replace older ones, in any later merge."""
+    so by tasks. Replies of a `fresh` memo replace older ones, in any order of merges."""
     done = MergeSummary(0, 0, 0)
     for table, files in waiting(store).items():
         for names in cut(files, FOLD_BYTES):
@@ -206,7 +208,7 @@ def merge_memo(store: Store) -> MergeSummary:
 
 
 def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
-    """Makes a missing memo table, with the columns of one of its cache files."""
+    """Makes a missing memo table, with the columns of its first undamaged cache file, if there is one."""
     for name in names if not store.has(table) else ():
         content = store.files.read(name)
         if content is not None and intact(name, content):
@@ -215,9 +217,10 @@ def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
 
 
 def fold(store: Store, table: str, names: Sequence[str]) -> tuple[pa.Table, list[str], int]:
-    """Prepares the merge of cache files into their table, which must exist. Returns the rows to add (the
-    first value of each key), the keys whose older rows must go, and the number of damaged files. A damaged
-    file, whose content contradicts its name, is removed and noted."""
+    """Prepares the merge of cache files into their table, which must exist if a file is undamaged. Returns
+    the rows to add, the keys whose older rows must be removed, and the number of damaged files. A row is
+    added for each key that the table lacks or whose row is replaced. Removes damaged files, whose content
+    contradicts their name, and notes the loss."""
     tables, damaged = list[pa.Table](), 0
     for name in names:
         content = store.files.read(name)  # None: another driver merged it meanwhile
@@ -251,7 +254,7 @@ def add_folded(
     replaced: Sequence[str],
     names: Iterable[str],
 ) -> None:
-    """Adds merged rows to their table, and only then removes their cache files."""
+    """Removes the `replaced` rows of a table, adds the merged rows, and only then removes the cache files."""
     with reaching(store.table_uri(table)), store.durable(table):
         if replaced:
             store.forget(table, "key", replaced)
@@ -267,8 +270,8 @@ def note_loss(store: Store, table: str, what: str) -> None:
 
 
 def has_lost(store: Store, table: str) -> bool:
-    """Returns whether values of a memo table are lost, or unmerged in a damaged file; true for a missing
-    table."""
+    """Returns whether values of a memo table are lost, or unmerged in a damaged file. True if neither the
+    table nor a cache file exists."""
     names = store.files.names(f"{MEMO}/{table}")
     if store.files.names(f"{MEMO_LOSSES}/{table}") or not (names or store.has(table)):
         return True
@@ -306,7 +309,7 @@ def _mend(store: Store, table: str) -> bool:
         newest = manifests[max(manifests)]
         log.warning("memo table %s: manifest %s is damaged, the version before it is taken", table, newest)
         for name in (newest, *(n for n in names if manifest_version(n) is None)):
-            store.files.remove(f"{folder}/{name}")  # and the hint that names the newest version
+            store.files.remove(f"{folder}/{name}")  # also the hint, a file that names the newest version
     whole = next(key_ranges(store.dataset(table).schema, 0))
     if _reads(store, table, lambda: deque(store.batches(table, ["key"], filter=whole), 0)):
         return damaged  # all keys were read by the index, so each of its pages is readable

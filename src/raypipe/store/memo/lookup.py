@@ -51,7 +51,7 @@ def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | N
 
 @dataclass(slots=True)
 class MemoRequest:
-    """A request of a step to the memo: the map and the keys."""
+    """A look-up of a step in the memo: the table and the keys."""
 
     table: MemoTable
     keys: list[str]
@@ -87,7 +87,7 @@ class NoReply(NotCached):
 
 
 class CacheOnlyKit(ForwardingKit[Kit]):
-    """A kit without models (`protocols.Kit`): an uncached request raises NotCached."""
+    """A kit whose models raise NotCached. If `cached` wraps the kit, only uncached requests reach a model."""
 
     def _refused(self, model: Model) -> Any:
         async def refuse(*asked: object) -> NoReturn:
@@ -110,7 +110,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
 
 
 class ChatRecorder(ForwardingKit[Kit]):
-    """A kit that records each chat by adapter, in order, with its reply; None for an uncached reply."""
+    """A kit that records each chat by adapter, in order, with its reply; None if the call raised."""
 
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
@@ -162,7 +162,8 @@ async def first_requests(
 
 
 async def first_chats(step: CorpusStep, kit: Kit, table: pa.Table) -> list[Chat]:
-    """Returns a corpus step's chats with its language model about a table, as if nothing were cached."""
+    """Returns the chats that a corpus step sends first about a table, as if nothing were cached. Chats that
+    depend on a reply are not among them."""
     recorder = ChatRecorder(_UnsearchedKit(kit))
     with suppress(NotCached):
         await step.open(recorder)(table)

@@ -32,8 +32,7 @@ def score_keys(identity: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def reply_keys(model: Model, chats: Sequence[Chat], sampling: Sampling, adapter: str | None) -> list[str]:
-    """Returns one key per chat: digest of the base model, the sampling, the adapter's weights and every
-    turn.
+    """Returns one key per chat: digest of the base model, the sampling, the adapter's weights and all turns.
 
     The generator refuses an adapter that the model lacks, so no reply of it is ever stored.
     """
@@ -112,8 +111,8 @@ class MemoTable:
         return len(values) * ENTRY_BYTES + own
 
     def storable(self, values: Values) -> np.ndarray:
-        """Marks the values that may be cached: (keys,) bool. The caller reports a non-finite number or a
-        fault; once cached, it would be returned every time."""
+        """Marks the values that may be cached: (keys,) bool. A non-finite number or a fault may not: once
+        cached, it would be returned every time. Nor may a text with half a surrogate pair."""
         if self.replies:
             texts = [v.text if isinstance(v, Generated) else None for v in values]
             # No table can hold a lone surrogate.
