@@ -195,7 +195,7 @@ class BatchClient:
         return batch
 
     async def _own_batches(self) -> list[Mapping[str, Any]]:
-        """Lists the server's batches, younger than `KNOWN_S` and not failed, of this or an unnamed model. Raises
+        """Lists the server's batches of this model or of none, younger than `KNOWN_S` and not failed. Raises
         Unavailable if the server does not answer."""
         found: list[Mapping[str, Any]] = []
         mine, after, more = own_identity(self._model), "", True
