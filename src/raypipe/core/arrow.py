@@ -3,9 +3,9 @@
 Columns of a corpus table, in the order in which the corpus steps add them:
 
     source, kind, content, fault      input: one row per source
-    text, hidden, blocks              parse
+    text, hidden, blocks, parser      parse: drops content
     words_NAME, starts_NAME           tokenize (NAME is the analyzer)
-    start, end, parent_start, parent_end, chunk_text      split: one row per chunk; drops text ... starts_NAME
+    start, end, parent_start, parent_end, chunk_text      split: one row per chunk; keeps only source, fault
     vector                            embed
 """
 
@@ -181,13 +181,13 @@ layout = Codec(Layout, LAYOUTS)
 question = Codec(Question, QUESTIONS)
 gold = Codec(Gold, GOLDS)
 relevance = Codec(Gold, RELEVANCE)
-"""Codec of a gold's graded documents, a table of stores with judged documents."""
+"""Codec of the table that holds the graded documents of golds."""
 annotated = Codec(Gold, ANNOTATIONS)
-"""Codec of annotators' answers in a gold, a table of stores with questions about papers."""
+"""Codec of the table that holds annotators' answers to questions about papers."""
 
 
 def id_column(ids: Iterable[str], kind: pa.DataType = DIGEST) -> pa.Array:
-    """Returns ids as a column. Raises ValueError if the column's type is DIGEST and an id is no digest.
+    """Returns ids as a column of a type. Raises ValueError if the type is DIGEST and an id is no digest.
 
     >>> id_column(["0" * 31 + "a"]).type, id_texts(id_column(["0" * 31 + "a"]))
     (FixedSizeBinaryType(fixed_size_binary[16]), ['0000000000000000000000000000000a'])
@@ -196,7 +196,7 @@ def id_column(ids: Iterable[str], kind: pa.DataType = DIGEST) -> pa.Array:
 
 
 def id_texts(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Returns the values of a column, digests as hex digits."""
+    """Returns the values of a column as a list, digests as hex digits."""
     values: list[Any] = column.to_pylist()
     return [v and v.hex() for v in values] if column.type == DIGEST else values
 
@@ -211,7 +211,7 @@ def with_id_texts(value: Any) -> Any:
 
 
 def file_of(rows: pa.Table, batch: int | None = None) -> pa.Buffer:
-    """Serializes a table as an Arrow file. `batch`: most rows in a record batch; None: the table's chunks."""
+    """Serializes a table as an Arrow file. `batch`: most rows in a record batch; None: as in the table."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows, max_chunksize=batch)

@@ -1,4 +1,4 @@
-"""Batches of rows, and a map of texts on disk: both take any number of rows in bounded memory."""
+"""Batches of rows, and a map of texts on disk, for any number of rows in bounded memory."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CACHE_KIB = 2048  # pages in memory, room for 20,000 ids; others come from the f
 
 
 class DiskMap:
-    """Map of text to text in a temporary file of this process. `setdefault` keeps a key's first value,
-    `setmax` its greatest.
+    """Map of text to text in a temporary file of this process. `setdefault` keeps the first value of a key,
+    `setmax` the greatest. Keys are stored as hashes (`key_of`).
 
     >>> seen = DiskMap()
     >>> seen.setdefault("a", "1"), seen.setdefault("a", "2"), "a" in seen, "b" in seen
@@ -45,7 +45,7 @@ class DiskMap:
         self._run("CREATE TABLE found (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
 
     def setdefault(self, key: str, value: str) -> str:
-        """Sets the value of an absent key. Returns the value of the key."""
+        """Sets the value of a key that is absent. Returns the stored value of the key."""
         name, given = key_of(key), value.encode("utf-8", "surrogatepass")
         done = self._run("INSERT OR IGNORE INTO found VALUES (?, ?)", (name, given))
         if done.rowcount:
@@ -71,7 +71,7 @@ class DiskMap:
             self._run("INSERT OR IGNORE INTO found VALUES (?, x'')", (key_of(key),))
 
     def items(self) -> Iterator[tuple[bytes, str]]:
-        """Yields (`key_of` the key, value) of every key, ordered by the former."""
+        """Yields (`key_of(key)`, value) for every key, ordered by the hash."""
         for key, value in self._run("SELECT key, value FROM found ORDER BY key"):
             yield key, str(value, "utf-8", "surrogatepass")
 

@@ -1,4 +1,4 @@
-"""Context of a call: the recipe, the run and the questions, or sources, that need the reply."""
+"""Context of a call to a model: the recipe, the run, and the questions or sources that need the reply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OF_SOURCES: Final = "sources"
 @dataclass(frozen=True, slots=True)
 class CallContext:
     recipe: str = ""  # digest, or OF_SOURCES; "": no recipe
-    run: str = ""  # run that refuses cached replies of language models; "": they are used
+    run: str = ""  # run that refuses cached replies of language models; "": cached replies are used
     questions: tuple[str, ...] = ()  # question ids; source ids with OF_SOURCES
     each: bool = False  # True: a call makes one request per question, in order
     of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ def about(
     each: bool = False,
     run: str | None = None,
 ) -> Iterator[None]:
-    """Sets the context of the calls in a block. None keeps the surrounding value."""
+    """Sets the context of the calls in a block. None keeps the surrounding value; `each` is not inherited."""
     known = current()
     asked = known.questions if questions is None else tuple(questions)
     of = known.recipe if recipe is None else recipe
@@ -47,8 +47,8 @@ def about(
 
 @contextmanager
 def owned(keys: Sequence[str]) -> Iterator[None]:
-    """Assigns the requests of a block to its questions: the nth key to the nth question. Without
-    `CallContext.each`, or with another number of keys, every request belongs to all questions."""
+    """Assigns the requests of a block to the context's questions: the nth key to the nth question. Without
+    `CallContext.each`, or with more or fewer keys, every request belongs to all questions."""
     known = current()
     of: dict[str, tuple[str, ...]] = defaultdict(tuple)
     if known.each and len(keys) == len(known.questions):

@@ -25,7 +25,7 @@ class Conf:
         yield from conf_folders()
 
     def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
-        """Finds a file by path, or by name under `kind`/. Raises ConfError with the known names."""
+        """Finds a file by path (with / or suffix), or by name under `kind`/. Raises ConfError without one."""
         if name.endswith((suffix, ".yml")) or "/" in name:
             path = Path(name)
             if path.is_file():
@@ -45,13 +45,13 @@ class Conf:
         return next((f / name for f in self._every() if (f / name).is_file()), None)
 
     def layers(self, name: str) -> list[Path]:
-        """Returns the file `name` of each folder that has one, the first match last. Later files override
-        earlier ones. Raises ConfError if no folder has the file."""
+        """Returns the file `name` of each folder that has one. Later files override earlier ones: the match
+        of the first folder is the last. Raises ConfError if no folder has the file."""
         found = dict.fromkeys((f / name).resolve() for f in self._every() if (f / name).is_file())
         return list(reversed(found)) or [self.file(name)]
 
     def file(self, name: str) -> Path:
-        """Finds a file of a configuration folder itself, such as models.yaml. Raises ConfError if missing."""
+        """Finds a file directly in a folder, such as models.yaml. Raises ConfError if no folder has it."""
         if (found := self._first(name)) is not None:
             return found
         looked = ", ".join(str(f) for f in self.folders) or "nowhere"

@@ -21,10 +21,10 @@ from raypipe.core.errors import ConfError, RaypipeError
 
 T = TypeVar("T")
 Resolve = Mapping[type, Callable[[Any, "Where"], Any]]
-"""Type -> reader of values that a file names and does not spell out, such as a model."""
+"""Type -> reader of values that a file gives only by name, such as a model."""
 NO_READERS: Resolve = types.MappingProxyType({})
 Errors = list[RaypipeError] | None
-"""List that collects all errors; None: the first error is raised."""
+"""List to which all errors are added; None: the first error is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 @functools.cache
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """Returns the types of a class's init fields. Cached: reading them costs more than their values."""
+    """Returns the types of a class's init fields. Cached: reading types costs more than reading values."""
     hints = typing.get_type_hints(cls)
     return types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init})
 
@@ -160,8 +160,8 @@ def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of
 
 
 def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = NO_READERS, errors: Errors = None) -> T:
-    """Builds a dataclass from a mapping. Raises ConfError at the first error. With `errors`, they are
-    collected there instead, and a mapping with an error gives None."""
+    """Builds a dataclass from a mapping. Raises the first error: a ConfError, or another RaypipeError of a
+    reader in `resolve`. With a list `errors`, it gets all errors; after one the result is None."""
     before = len(errors or ())
     with collected(errors):
         if not isinstance(tree, dict):
@@ -188,7 +188,7 @@ def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = NO_READERS, 
 
 @contextmanager
 def collected(errors: Errors) -> Iterator[None]:
-    """Collects an error of the block in `errors`, or raises it if `errors` is None."""
+    """Adds a RaypipeError that a block raises to `errors`. Raises it instead if `errors` is None."""
     try:
         yield
     except RaypipeError as e:
@@ -198,14 +198,14 @@ def collected(errors: Errors) -> Iterator[None]:
 
 
 def problems(cls: type[Any], tree: Any, where: Where, resolve: Resolve = NO_READERS) -> list[RaypipeError]:
-    """Returns all errors of a mapping. A combination of fields is checked only if each field is valid."""
+    """Returns the errors of all fields of a mapping. A combination is checked only if each field is valid."""
     errors: list[RaypipeError] = []
     build(cls, tree, where, resolve, errors)
     return errors
 
 
 def reader(hint: Any, resolve: Resolve) -> Callable[[Any, Where], Any]:
-    """Returns a function that reads a value of this type as `build` reads a field."""
+    """Returns a function that reads a value of a type as `build` reads a field of that type."""
     return lambda value, where: _value(hint, value, where, resolve)
 
 

@@ -1,7 +1,7 @@
 """HTTP clients of this process, and explanations of failed connections with advice.
 
 Proxies and certificates come from the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY,
-SSL_CERT_FILE).
+SSL_CERT_FILE, SSL_CERT_DIR).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ C = TypeVar("C")
 
 
 def open_client(make: Callable[..., C], **options: Any) -> C:
-    """Opens an httpx client. Raises ConfError if a proxy or certificate file cannot be used."""
+    """Opens an httpx client. Raises ConfError if a proxy address or the certificates cannot be used."""
     proxies = getproxies()
     used = [kind for kind in ("http", "https", "all", "no") if kind in proxies]
     try:
@@ -56,7 +56,8 @@ def why_failed(error: Exception, url: str) -> str:
 
 
 def proxy_of(url: str) -> str:
-    """Returns the proxy for an address, without its password, and the proxy's variable; "" without a proxy.
+    """Returns the proxy for an address, without user and password, and the variable that names the proxy; ""
+    without a proxy.
 
     >>> proxy_of("http://127.0.0.1/")
     ''

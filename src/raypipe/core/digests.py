@@ -1,7 +1,7 @@
 """Identity of values: canonical forms, digests of models, and the origin of fitted numbers.
 
-Digests are computed from canonical forms, so the form of a value never changes. A form depends neither on the
-Python version nor on the order of fields or of a mapping's keys.
+Digests are computed from canonical forms, so the form of a value must never change. A form depends neither on
+the Python version nor on the order of fields or of a mapping's keys.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ NOT_IDENTITY = frozenset(
         *("thought_tokens", "engine", "unsent", "weights_gib", "cache_control", "adopted"),
     ]
 )
-"""Fields of a Model outside its identity: names, locations, and settings that `weights` covers. `weights`
-names the content; for a remote model also endpoint and dialect, for a generator the request settings."""
+"""Fields of a Model outside its identity: names, locations, settings that `weights` covers, and settings that
+change no result. `weights` names the content; for a remote model it also covers endpoint and dialect, for a
+generator the request settings."""
 
 
 ADDED: Mapping[str, bool] = {"added": True}
@@ -33,16 +34,17 @@ digest, so results from before the field still count."""
 
 
 def identifying(record: Any) -> dict[str, Any]:
-    """Returns the fields of a step, or of another record, that are part of its digest."""
+    """Returns name -> value of the fields of a record, such as a step, that are part of its digest."""
     found = {f.name: (f, getattr(record, f.name)) for f in dataclasses.fields(record)}
     return {n: v for n, (f, v) in found.items() if not (f.metadata.get("added") and v == f.default)}
 
 
 def stable(value: object) -> str:
-    """Returns the canonical form of a plain value; raises TypeError for any other value.
+    """Returns the canonical form of a plain value. Raises TypeError for any other value.
 
-    Plain are None, bool, int, float, str, tuples, mappings and frozen dataclasses of these. Types are told
-    apart: 1, 1.0, True and "1" have four forms. A Model and a Reference are represented by their identity.
+    Plain are None, bool, int, finite float, str, and tuples, mappings and frozen dataclasses of these. The
+    form shows the type: 1, 1.0, True and "1" have four forms. A Model or Reference has the form of its
+    identity.
 
     >>> stable({"top": 5, "by": ("dense", None)})
     '{"by":("dense",null),"top":5}'
@@ -80,13 +82,13 @@ def stable(value: object) -> str:
 
 
 def model_identity(model: Model) -> str:
-    """Returns 32 hex digits that identify everything that decides a model's numbers: the key of stored
-    results. An adopted model has the identity of the model that it is adopted as."""
+    """Returns 32 hex digits that identify a model's results, as a part of their keys. They cover all that
+    decides the results. An adopted model has the identity of the model as which it is adopted."""
     return own_identity(model.original)
 
 
 def own_identity(model: Model) -> str:
-    """Returns the model's own identity, even if it is adopted. It names the running engine or server."""
+    """Returns the model's own identity, even if it is adopted. A running engine has this name."""
     fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
     return digest("model", stable({k: v for k, v in fields.items() if k not in NOT_IDENTITY}))
 
@@ -108,7 +110,7 @@ class FittedOn:
     seen: str = ""  # digests of these questions' texts, separated by spaces; "": not stored
 
     def has_seen(self, text: str) -> bool:
-        """Returns whether the fit used a question with this text.
+        """Returns whether the fit used a question with this text; False if `seen` is not stored.
 
         >>> on = FittedOn("demo", "half 0", "score", seen=seen_rows(["who wrote it?"]))
         >>> on.has_seen("who wrote it?"), on.has_seen("who sang it?")
@@ -128,8 +130,8 @@ def seen_rows(texts: Iterable[str]) -> str:
 
 
 def half_of(key: str) -> int:
-    """Returns the half of the data, 0 or 1, that a question belongs to. `key`: its group, else its id. Only
-    the key decides, so a question stays in its half whatever else the data hold.
+    """Returns the half of the data, 0 or 1, to which a question belongs. `key`: the question's group, else
+    its id. Only the key decides, so a question stays in its half whatever else the data hold.
 
     >>> [half_of(id) for id in ("q1", "q2", "q3", "q4")]
     [1, 0, 0, 1]

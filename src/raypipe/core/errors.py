@@ -1,4 +1,4 @@
-"""Exception types, one for each action that a caller can take, each with its exit code."""
+"""Exception types, one for each action that a caller can take. Each has an exit code; some share one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RaypipeError(Exception):
 
 
 class ConfError(RaypipeError):
-    """A wrong recipe, model file, cluster file or command-line argument."""
+    """A wrong recipe, models file, cluster file, command-line argument or installation."""
 
     exit_code = 2
 
@@ -22,7 +22,7 @@ class FieldsRefused(ConfError):
 
 
 class DataError(RaypipeError):
-    """Input data that cannot be used as a whole: a missing, truncated or mislabelled file."""
+    """Input data that cannot be used as a whole, such as a missing, truncated or mislabelled file."""
 
     exit_code = 3
 
@@ -41,7 +41,7 @@ def is_full(error: BaseException) -> bool:
 
 
 class ModelMissing(RaypipeError):
-    """A model that is named but is not on this machine. The message has the command that fetches it."""
+    """A named model or adapter that is not on this machine. The message has the command that gets it."""
 
     exit_code = 4
 
@@ -76,11 +76,11 @@ class OutOfMemory(Unavailable):
 
 
 class WorkerBroken(Unavailable):
-    """A process that cannot compute: its device failed, or a model cannot be loaded. Another one may."""
+    """A process that cannot compute: its device failed, or a model cannot be loaded. Another process may."""
 
 
 class Overloaded(RaypipeError):
-    """A service with more waiting requests than it can serve soon. Try again after a while."""
+    """A service with more waiting requests than it can serve soon. A later try may succeed."""
 
 
 class LawBroken(DataError):

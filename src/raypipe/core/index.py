@@ -1,5 +1,5 @@
 """Contract of search, and the records that a search returns. `store.index` implements the contract twice: on
-the tables of a store, and on the pages of one request in memory."""
+the tables of a store, and on the pages of one request, in memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Approximate:
     """Settings of approximate search, in place of exact search over a whole snapshot."""
 
     index: Literal["ivf_rq"]  # LanceDB's inverted file with RaBitQ codes; an eval builds it
-    probes: int  # partitions that are searched for a question
-    refine: int  # candidates as a multiple of `top`, scored again with whole vectors
+    probes: int  # number of partitions that are searched for a question
+    refine: int  # `refine` x `top` candidates are scored again with whole vectors
     min_recall: float  # 0..1: least share of the exact best that each measured question must find
 
     def __post_init__(self) -> None:
@@ -33,24 +33,24 @@ class Approximate:
 
 @dataclass(frozen=True, slots=True)
 class AnnRecall:
-    """Measured recall of an approximate search: the share of the exact best chunks that it finds."""
+    """Measured recall of an approximate search: the share of the exact best chunks that it finds, 0..1."""
 
     index: str  # name of the index, which is its identity
     top: int
     probes: int
     refine: int
-    questions: int
-    mean: float  # mean share of the exact best that is found, 0..1
-    fifth: float  # 5th percentile of that share
-    worst: float  # least share of a question
+    questions: int  # number of measured questions
+    mean: float  # mean recall
+    fifth: float  # 5th percentile of the recall
+    worst: float  # least recall of a question
     worst_question: str  # id of that question
 
 
 @dataclass(frozen=True, slots=True)
 class VectorHit:
     source: str  # source id
-    span: Span  # span of the chunk itself
-    passage: Span  # span of its passage: its parent, or the chunk itself
+    span: Span  # span of the chunk
+    passage: Span  # span of the chunk's passage: its parent, or the chunk itself
     score: float  # inner product of unit vectors, -1..1
 
     @property
@@ -63,8 +63,8 @@ class VectorHit:
 class PassageWords:
     """Words of the passages in a scope, as flat arrays: the input of BM25.
 
-    A word belongs to the passage that holds its first character. Passages are ordered by source (as in the
-    scope; by id in a whole snapshot), then by span.
+    A word belongs to each passage that contains its first character. Passages are ordered by source (as in
+    the scope; by id in a whole snapshot), then by span.
     """
 
     chunks: tuple[str, ...]  # passage ids, distinct
@@ -109,13 +109,12 @@ class Postings(Protocol):
         """Returns the ids of the passages with these numbers ((n,) int64), in order."""
 
     async def rows_of(self, chunks: Collection[str]) -> np.ndarray:
-        """Returns the numbers of passages of the snapshot as (n,) int64, ascending. Others are left out."""
+        """Returns the numbers of these passages, (n,) int64, ascending; omits ids outside the snapshot."""
 
 
 class Index(Protocol):
-    """A searchable snapshot. A scope is a tuple of source ids; None is everything. A scope may name sources
-    that the index lacks, such as empty or faulty pages. Answers about sources are in the order of the
-    argument."""
+    """A searchable snapshot. A scope is a tuple of source ids, or None for everything. It may name sources
+    that the index lacks, such as empty or faulty pages. Results about sources are in the argument's order."""
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
@@ -127,26 +126,26 @@ class Index(Protocol):
     async def near(
         self, model: Model, vectors: np.ndarray, top: int, how: Approximate
     ) -> list[list[VectorHit]]:
-        """Finds about the `top` best chunks of the snapshot for each row of `vectors`, ordered as in
-        `search`. Scores are exact, but some of the best may be missing. Pages in memory are searched exactly.
-        Raises ConfError as `search` does, and if a store has no approximate index."""
+        """Finds `top` chunks of the snapshot for each row of `vectors`, ordered as in `search`. Scores are
+        exact; some of the best chunks may be missing. Pages in memory are searched exactly. Raises ConfError
+        as `search` does, and if a store has no approximate index."""
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
-        """Returns the text of each passage id. Raises KeyError if a source is not in the index."""
+        """Returns the texts of passages by id. Raises KeyError if a source is not in the index."""
 
     async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
         """Returns the whole parsed text of each source. None: the index does not hold the source."""
 
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-        """Returns the spans that each source's page contains but does not show, ascending and apart. (): also
-        if the index does not hold the source."""
+        """Returns the hidden spans of each source's parsed text, ascending and disjoint. (): nothing is
+        hidden, or the index does not hold the source."""
 
     async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
-        """Returns the blocks of each source's parsed text, ascending and apart. (): the index does not hold
-        the source, or no block of it is known."""
+        """Returns the blocks of each source's parsed text, ascending and disjoint. (): the blocks are
+        unknown, or the index does not hold the source."""
 
     async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
-        """Returns the path, pages and date of each source's document. None: there is no document."""
+        """Returns the layout (path, pages, date) of each source's document. None: it has no layout."""
 
     async def matching(self, wheres: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the ids of all sources whose fields meet all conditions, ascending. Raises ConditionError

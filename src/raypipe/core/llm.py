@@ -1,6 +1,6 @@
 """Chats, sampling and replies of language models as plain values, the contract of generators, and prices.
 
-Chats and sampling are hashable and have a stable form, so replies are cached by them. Prices are in no
+Chats and sampling are hashable and have a canonical form, by which replies are cached. Prices are in no
 digest. A missing price is not 0: the total is then unknown, and the parts without a price are named.
 """
 
@@ -17,20 +17,20 @@ MessageRole: TypeAlias = Literal["system", "user", "assistant"]
 Finish: TypeAlias = Literal["stop", "length"]
 
 STEP = "generate"
-"""Step name in a generator's faults. A step replaces it by its own name in the recipe."""
+"""Step name in the faults that a generator returns. The step that called replaces it by its own name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     role: MessageRole
-    content: str  # plain text: a template's token in it is read as text
+    content: str  # plain text: marks of a chat template in it are read as text
 
 
 Chat: TypeAlias = tuple[Message, ...]
 Chats: TypeAlias = Sequence[Chat]
 
 Alone: TypeAlias = Callable[[], None]
-"""Callback of an engine, called when a call starts during which no other call runs."""
+"""Function that an engine calls at the start of a call during which no other call may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ Constraint: TypeAlias = Choice | Regex | JsonSchema | Grammar
 
 
 REPEATED = (4, 64)
-"""Fewest and most tokens of a text whose repetition ends a reply (`Sampling.repeats`). The least is 4, as
+"""Fewest and most tokens of a text whose repetition ends a reply (`Sampling.repeats`). The least is 4, since
 digits and blanks repeat in right answers; 64 are two or three sentences."""
 _RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (1, math.inf),
@@ -83,7 +83,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Settings by which a reply is drawn. All of them are part of the reply's identity."""
+    """Settings by which a reply is drawn. All of them are part of the key of a cached reply."""
 
     max_tokens: int  # most tokens of the reply, in the model's own tokens
     temperature: float = 0.0  # 0: the most probable token each time
@@ -92,7 +92,7 @@ class Sampling:
     frequency_penalty: float = 0.0  # -2..2
     presence_penalty: float = 0.0  # -2..2
     stop: tuple[str, ...] = ()  # the reply ends before the first of these texts
-    logprobs: bool = False  # True: `Generated.logprob` is filled in
+    logprobs: bool = False  # True: `Generated.logprob` is set
     constraint: Constraint | None = None
     repeats: int = field(default=0, metadata={"added": True})  # `digests.ADDED`
     """A reply is cut once a text of REPEATED tokens occurs this often in a row; 0: never."""
@@ -115,10 +115,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    text: str  # never "": an empty reply is a fault
-    finish: Finish  # stop: it ended by itself, at a stop text or at its constraint's end; length: it was cut
+    text: str  # never "": an empty reply is a Fault instead
+    finish: Finish  # stop: the model, a stop text or the constraint ended it; length: a limit cut it
     prompt_tokens: int  # tokens of the rendered chat
-    cached_tokens: int  # prompt tokens that were not computed again; 0 if an endpoint gives no count
+    cached_tokens: int  # prompt tokens from a prefix cache; 0 also if an endpoint gives no count
     generated_tokens: int  # tokens of the reply
     logprob: float | None = None  # sum over the reply's tokens, after constraint, temperature and top_p
 
@@ -134,7 +134,7 @@ class Generator(Protocol):
     """A language model that replies to chats in order. Each chat gets one reply or one fault.
 
     `adapter` names LoRA weights to apply; None: the model itself. Calls may run concurrently. Raises
-    ConfError for an error of all chats: an unknown adapter, or a constraint that does not compile.
+    ConfError if no chat can be served: the adapter is unknown, or the constraint does not compile.
     """
 
     async def __call__(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies: ...
@@ -143,7 +143,7 @@ class Generator(Protocol):
 MILLION = 1_000_000
 HOUR_S = 3600.0
 JUDGE = "judge"
-"""Name in place of a step's, for the model that judges answers."""
+"""Name of the model that judges answers, where other models have the name of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class TokenPrice:
             raise ValueError("usd_per_mtok: expected no price below 0")
 
     def usd(self, prompt: float, cached: float, generated: float) -> float:
-        """Returns the price of some tokens in US dollars. `cached` tokens are part of `prompt`.
+        """Returns the price of these numbers of tokens, in US dollars. `cached` tokens are part of `prompt`.
 
         >>> TokenPrice(1.0, 4.0, 0.5).usd(2_000_000, 1_000_000, 500_000)
         3.5
@@ -168,12 +168,12 @@ class TokenPrice:
         return ((prompt - cached) * self.prompt + cached * of_cache + generated * self.reply) / MILLION
 
     def in_batches(self) -> TokenPrice:
-        """Returns the prices of chats sent in files: half, at every provider with a batch API."""
+        """Returns the prices of chats sent in files: half of these, at every provider with a batch API."""
         cached = None if self.cached is None else self.cached / 2
         return TokenPrice(self.prompt / 2, self.reply / 2, cached)
 
     def each(self) -> tuple[float, float, float]:
-        """Returns the prices of one token: of a prompt, of a cached prompt, of a reply."""
+        """Returns the price in US dollars of one prompt token, one cached prompt token, one reply token."""
         return self.usd(1, 0, 0), self.usd(1, 1, 0), self.usd(0, 0, 1)
 
 
@@ -181,7 +181,7 @@ class TokenPrice:
 class Prices:
     """Prices of a recipe's run on a cluster, as far as the configuration files give them."""
 
-    tokens: Mapping[str, TokenPrice] = field(default_factory=dict)  # step -> price of its language model
+    tokens: Mapping[str, TokenPrice] = field(default_factory=dict)  # step or JUDGE -> its model's prices
     machines: float | None = None  # US dollars per hour of all machines together; None: some have no price
     actors: Mapping[str, int] = field(default_factory=dict)  # step -> processes that run it at the same time
     gpus: Mapping[str, float] = field(default_factory=dict)  # step -> GPUs held while it runs

@@ -2,8 +2,8 @@
 
 A single object is named in the place that uses it: `mypkg.steps:Shout`. Its module is imported from the
 Python path, to which the command line adds the current folder. A digest of the source is part of the object's
-identity. It covers the file, and the modules that the file imports, at any depth, from its own package or
-folder. It covers neither other installed packages nor data files.
+identity. The digest covers the file, and the modules of its own package or folder that the file imports, at
+any depth. It covers neither other installed packages nor data files.
 
 A plugin folder adds names by one table, found by the entry-point group `raypipe.plugins` of any installed
 package. A table maps each name to the MODULE:NAME of an object. Reading the names imports only the tables; an
@@ -39,7 +39,7 @@ class Plugin:
     """An object imported from outside raypipe, for identity and messages."""
 
     path: str  # MODULE:NAME
-    source: str  # digest of its source file and of its package's modules that it imports, 32 hex digits
+    source: str  # digest of its source file and of the own modules that the file imports, 32 hex digits
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Plugin:
 
 
 def is_path(text: object) -> bool:
-    """Returns whether a text names an object from outside, not a name that raypipe ships.
+    """Returns whether a text has the form MODULE:NAME of an object from outside.
 
     >>> is_path("mypkg.steps:Shout"), is_path("rerank"), is_path("C:\\\\data")
     (True, False, False)
@@ -60,10 +60,10 @@ def is_path(text: object) -> bool:
 
 
 def load(path: str, what: str) -> tuple[Any, Plugin]:
-    """Imports the object that a path names. `what`: the expected kind, for messages, such as "a step".
+    """Imports the object that a path names, and computes its digest. `what`: the expected kind, for messages.
 
-    Raises ConfError if the path has another form, the module is missing or raises, or the module lacks the
-    name; also if the source, or an imported file that the digest covers, changed after the import.
+    Raises ConfError if the path has another form, if the module is missing, raises or lacks the name, if it
+    has no source file, and if a file that the digest covers changed after this process imported it.
     """
     importlib.invalidate_caches()  # finds a file that was written a moment ago
     # Python accepts bytecode by the size of its source and its time in whole seconds. An edit of equal size
@@ -78,7 +78,7 @@ def load(path: str, what: str) -> tuple[Any, Plugin]:
 
 
 def find(path: str, what: str) -> Any:
-    """Imports the object of a path without a digest. Raises ConfError as `load`, but not for a change."""
+    """Imports the object that a path names, without a digest. Raises ConfError if there is none."""
     return _found(path, what)[0]
 
 
@@ -123,7 +123,7 @@ def _source(module: ModuleType, path: str) -> str:
 
 
 def _own_modules(name: str, file: Path) -> dict[str, bytes]:
-    """Returns name -> source of a module and of its imports, at any depth. Imports count if they are from the
+    """Returns name -> source of a module and of its own imports, at any depth. Own imports are from the
     module's package or folder; in a folder of installed packages, only from the package. Empty files are left
     out."""
     folder, top = file.parents[name.count(".") + (file.name == "__init__.py")], name.partition(".")[0]
@@ -142,7 +142,7 @@ def _own_modules(name: str, file: Path) -> dict[str, bytes]:
 
 
 def _imports(name: str, file: Path) -> Iterator[str]:
-    """Yields names that may be modules: a module's imports, also in functions, and its own packages."""
+    """Yields names that may be modules: a module's imports, also in functions, and the packages around it."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     yield from (name[: m.start()] for m in re.finditer(r"\.", name))
     try:
@@ -163,7 +163,7 @@ def _imports(name: str, file: Path) -> Iterator[str]:
 
 
 def modules_of(plugin: Plugin) -> list[ModuleType]:
-    """Returns the imported modules of a plugin's package. A process that cannot import them needs these."""
+    """Returns the imported modules of a plugin's package, to send to processes that cannot import them."""
     top = plugin.package
     return [m for n, m in list(sys.modules.items()) if n == top or n.startswith(f"{top}.")]
 
@@ -222,13 +222,14 @@ class PluginEntry:
     value: Any  # MODULE:NAME, mostly
 
     def load(self, what: str) -> Any:
-        """Imports the object of the name. `what`: its expected kind, for messages. Raises ConfError."""
+        """Imports the object of `value`. `what`: its expected kind, for messages. Raises ConfError."""
         return find(self.value, what)
 
 
 @functools.cache
 def tables() -> Mapping[str, PluginTable]:
-    """Returns the tables of all installed plugins by name. Raises ConfError for a wrong or repeated one."""
+    """Returns plugin name -> table of all installed plugins. Raises ConfError if a table is wrong or cannot
+    be imported, and if two plugins have the same name."""
     import tomllib  # only plugins need this and the next import
     from importlib.metadata import entry_points  # 20 ms
 
@@ -261,8 +262,8 @@ def tables() -> Mapping[str, PluginTable]:
 
 @functools.cache
 def registered(kind: str) -> Mapping[str, PluginEntry]:
-    """Returns the names that plugins add to a field `kind` of PluginTable. Raises ConfError if two add the
-    same name."""
+    """Returns the names that plugins add in the field `kind` of PluginTable. Raises ConfError if two plugins
+    add the same name."""
     found: dict[str, PluginEntry] = {}
     for plugin, table in tables().items():
         for name, value in getattr(table, kind).items():
@@ -277,7 +278,7 @@ def conf_folders() -> list[Path]:
 
 
 class Registry(Mapping[str, T]):
-    """Names of one kind: the core's own, then the plugins'. A name of the core needs no table."""
+    """Names of one kind: the core's own, then the plugins'. Looking up a name of the core reads no plugin."""
 
     def __init__(self, kind: str, own: Mapping[str, T], what: str) -> None:
         """Combines the core's names with the plugins' names. `kind`: a field of PluginTable. `what`: the kind
@@ -302,8 +303,8 @@ class Registry(Mapping[str, T]):
         return len(self.own) + len(self._added())
 
     def added(self, name: str) -> PluginEntry | None:
-        """Returns the plugin's entry for `name`, or None if the core defines the name. Raises KeyError if it
-        is unknown."""
+        """Returns the plugin's entry for `name`, or None if the core defines the name. Raises KeyError if the
+        name is unknown."""
         return None if name in self.own else self._added()[name]
 
     def _added(self) -> Mapping[str, PluginEntry]:

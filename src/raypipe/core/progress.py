@@ -1,7 +1,7 @@
 """Progress of work that takes minutes, with the time left, and clocks.
 
-A terminal gets a bar. Elsewhere (a log, a job's driver) a line is printed every ten seconds, even without
-progress.
+A terminal gets a bar. Elsewhere (a log, a job's driver) each task prints a line about every ten seconds, even
+without progress.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ EVERY_S = 10.0  # seconds between two lines of one task in a log
 
 
 class PartInHand:
-    """The part of a task that this process computes, and a listener for its progress."""
+    """Part of a task's rows that this process computes, with a listener for its progress."""
 
     def __init__(self) -> None:
         self._part, self._units = "", 0
-        self.listener: Callable[[str, int], None] | None = None  # gets a part, and the units computed so far
+        self.listener: Callable[[str, int], None] | None = None  # gets a part, and its computed units
 
     @contextmanager
     def heard_by(self, listener: Callable[[str, int], None]) -> Iterator[None]:
-        """Sets the listener of the parts that a block computes."""
+        """Sets the listener during a block, then restores the previous one."""
         before, self.listener = self.listener, listener
         try:
             yield
@@ -48,14 +48,14 @@ class PartInHand:
             self._part = ""
 
     def add(self, units: int) -> None:
-        """Counts units that were just computed, and tells the listener."""
+        """Counts units of the part that were just computed, and calls the listener."""
         self._units += units
         if self.listener is not None and self._part:
             self.listener(self._part, self._units)
 
 
 IN_HAND = PartInHand()
-"""The part of this process. A model counts units here without knowing the part or its listener."""
+"""Part that this process computes. Models count units here; they need not know the part or the listener."""
 
 
 def clock(seconds: float) -> str:
@@ -73,8 +73,8 @@ def clock(seconds: float) -> str:
 def heartbeat(
     say: Callable[[str], None], phase: str, every_s: float = 5.0
 ) -> Iterator[Callable[[str], None]]:
-    """Reports every few seconds which phase of a block is running and for how long. For work without a count.
-    Yields a function that names the next phase."""
+    """Reports every few seconds the phase of a block and the time since the block began. For work without a
+    count. Yields a function that names the next phase."""
     phases, start, ended = [phase], time.monotonic(), threading.Event()
 
     def beat() -> None:
@@ -92,19 +92,19 @@ def heartbeat(
 
 @dataclass(slots=True)
 class ProgressTask:
-    """A kind of work in progress, made by `Progress.task`."""
+    """Counters of one kind of work in progress, made by `Progress.task`."""
 
     verb: str  # parsed, embedded, answered
     unit: str  # pages, chunks, questions
     total: int | None  # number of units; None: unknown
     started: float  # seconds on the progress's clock
     shown_by: Progress = field(repr=False)
-    inside: str = ""  # unit of counts inside parts: `unit` or another, which is shown next to it
+    inside: str = ""  # unit of the counts inside parts; if it is not `unit`, it is shown next to it
     done: int = 0
     done_inside: int = 0  # units inside finished parts
     parts: dict[str, int] = field(default_factory=dict)  # unfinished part -> units inside it so far
-    first: tuple[float, int] | None = None  # seconds to the first units, models loaded; their count
-    tokens: int = 0  # tokens that language models wrote meanwhile
+    first: tuple[float, int] | None = None  # (seconds, count) at the first units: the ETA omits loading
+    tokens: int = 0  # tokens that language models wrote since the start
     silence: float = math.inf  # seconds from the start to the first token: engines take a minute to load
     said: float = 0.0  # time of its last line in a log, seconds from the start
     bar: TaskID | None = None  # on a terminal
@@ -117,7 +117,7 @@ class ProgressTask:
         self.end(fine=kind is None)
 
     def end(self, fine: bool = True) -> None:
-        """Stops the clock and logs the time that the work took. `fine`: False if the work failed."""
+        """Stops the clock, once. In a log, prints the time that the work took. `fine`: False if it failed."""
         if self.ended:
             return
         self.ended, bars = True, self.shown_by.bars
@@ -133,7 +133,7 @@ class ProgressTask:
         return f"{self.verb} {count}{of} {self.unit}{self.units_inside()}"
 
     def advance(self, units: int, part: str = "", inside: int = 0) -> None:
-        """Adds finished units. `part`: a part that has ended; `inside`: the units counted inside it."""
+        """Adds finished units. `part`: the part that has ended; `inside`: units counted inside this part."""
         self.parts.pop(part, None)
         self.done += units
         self.done_inside += inside
@@ -167,18 +167,18 @@ class ProgressTask:
         self.look(elapsed)
 
     def look(self, elapsed: float) -> None:
-        """Logs the progress if the last line is older than EVERY_S."""
+        """Prints a line if the last one is older than EVERY_S and work remains."""
         if elapsed - self.said >= EVERY_S and self.count != self.total:  # `end` writes the last line
             self.said = elapsed
             self.shown_by.say(self.line(elapsed))
 
     def units_inside(self) -> str:
-        """Returns the count of units inside parts, as text; "" if they are the task's own units."""
+        """Returns the count of units inside parts, as text; "" if it is 0 or in the task's own unit."""
         inside = self.done_inside + sum(self.parts.values())
         return f", {inside} {self.inside}" if inside and self.inside not in ("", self.unit) else ""
 
     def wrote(self, tokens: int, seconds: float) -> None:
-        """Records that language models wrote `tokens` tokens within the last `seconds`."""
+        """Counts tokens that language models wrote within the last `seconds`."""
         if tokens:
             self.tokens += tokens
             self.silence = min(self.silence, max(0.0, self.shown_by.now() - self.started - seconds))
@@ -189,7 +189,7 @@ class ProgressTask:
         return f", {self.tokens / writing:.0f} tokens/s" if self.tokens and writing > 0 else ""
 
     def line(self, elapsed: float) -> str:
-        """Formats the line of a log after this many seconds."""
+        """Formats the line of a log `elapsed` seconds after the start."""
         count, text = self.count, self._counted(self.count)
         if self.total == 0:
             return text
@@ -204,7 +204,7 @@ class ProgressTask:
 
 
 class Progress:
-    """Display of the tasks made with it, while its block runs.
+    """Display of tasks in progress, during a `with` block. `task` adds one.
 
     >>> import sys
     >>> seconds = iter([0.0, 10.0, 30.0, 40.0])
@@ -248,8 +248,8 @@ class Progress:
             self.bars.stop()
 
     def task(self, verb: str, unit: str, total: int | None, inside: str = "") -> ProgressTask:
-        """Starts showing one kind of work, until a `with` block over the task or the progress ends. `inside`:
-        unit of the counts inside parts."""
+        """Starts to show one kind of work, until the `with` block of the task or of the progress ends.
+        `inside`: unit of the counts inside parts."""
         task = ProgressTask(verb, unit, total, self.now(), self, inside)
         if self.bars is not None:
             task.bar = self.bars.add_task(verb, total=total, unit=unit)
@@ -277,7 +277,7 @@ def _bars(stream: TextIO) -> RichProgress:
 
 
 class SharedClock:
-    """Clock for concurrent pieces of work. While n pieces run, it advances by 1/n of the wall time.
+    """Clock that divides time among concurrent pieces of work: while n run, it advances at 1/n of wall time.
 
     >>> moments = iter([0.0, 0.0, 2.0, 2.0, 6.0, 6.0, 7.0])
     >>> clock = SharedClock(lambda: next(moments))

@@ -1,4 +1,4 @@
-"""Contracts of steps, of kits (a step's access to models and index), and of the base of kit wrappers.
+"""Contracts of steps and of kits (a step's access to models and index); a base class for wrapped kits.
 
 Two laws hold for every step; `recipes.laws` checks them:
 
@@ -29,15 +29,15 @@ ModelKind: TypeAlias = Literal["embedder", "reranker", "tokenizer", "generator"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A resolved entry of models.yaml. Its identity covers what decides its numbers, not its location."""
+    """A resolved entry of models.yaml. Its identity covers all that decides its results, not its location."""
 
     name: str  # in models.yaml; not identity
     kind: ModelKind
-    loader: str  # which class loads it: see models/
+    loader: str  # name, or MODULE:NAME, of the code that loads it; none: no model
     repo: str  # hub name, or "" for a local folder; behind an endpoint: its name there
     revision: str  # pinned commit of the hub name, or "" for a local folder
     path: str  # folder where the weights are or would be, or the endpoint's name; not identity
-    weights: str  # their identity: repo@revision, sha256:... of a folder, openai:DIALECT@ENDPOINT:...
+    weights: str  # identity of its weights: repo@revision, sha256:... or openai:DIALECT@ENDPOINT:...
     dtype: str = "float32"  # float32 | float16 | bfloat16
     dim: int = 0  # dimension of its vectors; 0 for all but embedders
     pooling: str = ""  # cls | mean | last; "" for all but embedders
@@ -45,7 +45,7 @@ class Model:
     max_model_len: int = 0  # limit of a generator, for prompt and reply together; more is a fault
     query_instruction: str = ""  # put before a query
     passage_instruction: str = ""  # put before a passage
-    quantization: str = ""  # method of a generator, if it is not the one that its folder names
+    quantization: str = ""  # a generator's method, if it differs from the one that its folder names
     tensor_parallel: int = 1  # GPUs that share a generator's weights; they add in another order than one GPU
     adapters: tuple[tuple[str, str], ...] = ()  # a generator's: name, identity of the weights
     adapter_paths: tuple[str, ...] = ()  # folders (or remote names) of the adapters, in order; not identity
@@ -57,21 +57,21 @@ class Model:
     unsent: tuple[str, ...] = ()  # fields that a remote generator's server refuses; also in `weights`
     weights_gib: float = 0.0  # size of its published weights; 0: unknown; not identity
     cache_control: bool = False  # True: chats to a remote generator mark parts to cache; not identity
-    adopted: Adoption | None = None  # as another model, whose identity it then has; None: its own
+    adopted: Adoption | None = None  # declaration that it has another model's identity; None: its own
 
     @property
     def original(self) -> Model:
-        """Model whose cached replies this model shares: the one that `adopt` declared equal, else itself."""
+        """Model whose cached results this model shares: the one that `adopt` declared equal, else itself."""
         return self if self.adopted is None else self.adopted.model
 
     @property
     def half(self) -> bool:
-        """True if its vectors are searched as float16. It computes in 16 bits, so 32 bits add nothing."""
+        """True if its vectors are searched as float16: it computes in 16 bits, so 32 bits add nothing."""
         return self.original.dtype in ("float16", "bfloat16")
 
     @property
     def absent(self) -> bool:
-        """True for the entry that stands for no model: steps that need it are skipped."""
+        """True for an entry that stands for no model (loader: none): steps omit the work that needs it."""
         return self.loader == "none"
 
     def instructed(self, texts: Sequence[str], role: Role) -> list[str]:
@@ -90,7 +90,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A declaration that one model is the same as another. Results of either count for both."""
+    """A declaration that a model equals another. Cached results of either count for both."""
 
     model: Model  # the other model
     at: float  # seconds since the epoch
@@ -114,8 +114,8 @@ Tokenize: TypeAlias = Callable[[str], Sequence[Span]]
 
 
 class Kit(Protocol):
-    """Access to everything expensive that a step uses: models, tokenizers, index, data. A job's actor, a
-    Serve replica and a test differ only in their kit. The functions may be called often and concurrently."""
+    """Access to everything expensive that a step uses: models, tokenizers, index, data. To a step, a job's
+    actor, a Serve replica and a test differ only in their kit. The methods may be called concurrently."""
 
     def embedder(self, model: Model) -> Embed: ...
     def reranker(self, model: Model) -> Score: ...
@@ -144,7 +144,8 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Upper bounds on the work of a step for one question. They hold for any text and may be loose."""
+    """Bounds on the work of a step for one question, with any texts; they may be loose. Two are estimates:
+    `prompt_tokens` and `likely`."""
 
     calls: float  # calls of models and graphs, without repeated requests; math.inf: unknown
     reach: Reach  # after the step
@@ -152,17 +153,17 @@ class Bound:
     """Cases in which the step may put a fault on the question, so that later steps leave the question out.
     `asking`: only if the step makes a call, for example while a language model is unavailable."""
     from_question: bool = False
-    """True: only text, body and time of the question decide the step's single call, so a plan can look the
-    call up in the memo, the cache of results."""
+    """True: the question as it was asked (text, body, time, turns) decides the step's single call, so a plan
+    can look the call up in the memo, the cache of results."""
     tokens: float = 0  # tokens of one call of a language model, prompt and reply together
     reply_tokens: float = 0  # tokens of its reply
     prompt_tokens: float = math.inf  # tokens of an ordinary prompt, about; math.inf: unknown
-    replies: float = math.inf  # calls of a language model among `calls`, if `tokens` is not 0; inf: all
+    replies: float = math.inf  # calls of a language model among `calls`; inf: all. Only if `tokens` is not 0
     all_tokens: float = math.inf  # tokens of all these calls for one question; inf: `tokens` each
     dim: int = 0  # dimension of the vector that one call returns; 0: a score or a text
     likely: float | None = None
-    """Calls for an ordinary question, if they are far fewer than `calls`; math.inf: unknown. None: `calls`,
-    for a ranking and passages of ordinary size."""
+    """Calls for an ordinary question, if far fewer than `calls`; math.inf: unknown. None: as `calls`, for a
+    ranking and passages of ordinary size."""
     shared: float = 0  # calls that all questions share, on top of `likely`
 
 
@@ -182,10 +183,10 @@ class CorpusBound:
 class Step(Protocol):
     """A verb of the question half: a frozen dataclass whose fields decide the output.
 
-    `reads` and `writes` name fields of Question: "text", "body", "citations", "hits", "hits.NAME" (one
-    score), "order", "replies.NAME", "answer". A recipe is checked by them before it runs, and a law replaces
-    each undeclared field by an object that fails when used. `recipes.step_contract` lists optional
-    attributes and their defaults.
+    `reads` and `writes` name fields of Question, such as "text", "hits", "hits.NAME" (one score), "order" and
+    "replies.NAME"; `reads` also names data of the index, such as "index.text". A recipe is checked by them
+    before it runs. The law tests replace each undeclared field by an object that fails when used.
+    `recipes.step_contract` lists optional attributes and their defaults.
     """
 
     version: ClassVar[int]  # raised when new code changes the output; steps.lock detects a missed raise
@@ -196,14 +197,15 @@ class Step(Protocol):
 
 
 class CorpusStep(Protocol):
-    """A verb of the corpus half, on columns. `reads` and `writes` are column names.
+    """A verb of the corpus half, which works on tables. `reads` and `writes` are column names.
 
     The first step gets the columns `source, kind, content` (records.Source). A row that fails leaves the step
     as one row with a `fault` (arrow.FAULT) and without other columns except `source`. Later steps leave this
     row unchanged.
 
     A step that writes `vector` fills the table of vectors, and may read `text`, the whole text of the row's
-    source. Another step that reads or writes `chunk_text` fills passages; any other step fills texts.
+    source. Another step that reads or writes `chunk_text` fills the table of passages; all others fill the
+    table of texts.
     """
 
     version: ClassVar[int]
@@ -217,7 +219,7 @@ Wrapped = TypeVar("Wrapped", bound=Kit)
 
 
 class ForwardingKit(Generic[Wrapped]):
-    """A kit that forwards every call to another kit. A wrapper overrides only the calls that it changes."""
+    """A kit that forwards every call to another kit. A subclass overrides only the calls that it changes."""
 
     def __init__(self, kit: Wrapped) -> None:
         self._kit = kit

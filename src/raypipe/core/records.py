@@ -14,10 +14,10 @@ from typing import Final, Literal, TypeAlias
 SourceKind: TypeAlias = Literal["page", "snippet", "name", "document"]
 
 Label: TypeAlias = str
-"""A reply's class: a class name of the recipe, or one of the five below."""
+"""A reply's class: a class name of the recipe, one of the five below, or another fixed word of a step."""
 ANSWERED, ABSTAINED, INVALID, SKIPPED, FAULT = "answered", "abstained", "invalid", "skipped", "fault"
 TRACE = "trace"
-"""Label of a reply that records a step's work and duration. It is no evidence and varies by run."""
+"""Label of a reply that records a step's work and duration. It varies by run and is no evidence."""
 
 Outcome: TypeAlias = Literal["", "answered", "abstained", "false_premise", "ranked", "fault"]
 RANKED: Outcome = "ranked"
@@ -38,7 +38,7 @@ or a whole row with `|` between its cells; cell: another cell; menu: links and c
 
 
 def digest(*parts: str | bytes) -> str:
-    """Returns 32 hex digits for these parts in order. Lengths count, too: ("ab","c") != ("a","bc")."""
+    """Returns 32 hex digits for these parts in order. Borders count, too: ("ab","c") != ("a","bc")."""
     pieces: list[bytes] = []
     for part in parts:
         raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
@@ -53,7 +53,7 @@ def source_id(kind: SourceKind, content: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that can be searched. Never updated: changed content is another source."""
+    """A text that can be searched. It is never updated: changed content is another source."""
 
     id: str  # source_id(kind, content)
     kind: SourceKind  # page: HTML; the other kinds: plain text
@@ -62,7 +62,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A search result of a question: its address, and its sources (None: missing)."""
+    """A search result of a question: an address, and the sources found there (None: missing)."""
 
     question: str  # question id
     rank: int  # from 0, in the order of the search results
@@ -73,13 +73,13 @@ class Citation:
     name: str | None  # source id
 
     def sources(self) -> tuple[str, ...]:
-        """Returns the ids of its sources, page first."""
+        """Returns the ids of the citation's sources: page, snippet, name; without missing ones."""
         return tuple(s for s in (self.page, self.snippet, self.name) if s is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A named text of a collection. Equal texts share one source and are listed under each id."""
+    """A named text of a collection. Documents with equal texts share one source."""
 
     id: str  # external id: a paper, a BEIR document
     title: str  # may be ""
@@ -91,7 +91,7 @@ class Document:
 class Mark:
     """A named part of a text: a page or a section."""
 
-    start: int  # [start, end) in the source's parsed text; equal: it has no text
+    start: int  # [start, end) in the source's parsed text; start = end: no text
     end: int
     label: str  # printed number of a page ("7", "iv"), or heading of a section
 
@@ -113,10 +113,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage that may answer the question; the text is fetched by id when it is needed.
+    """A passage that may answer a question; its text is fetched by id when it is needed.
 
     A passage is the parent if the split makes parents, else the chunk. Each ranker adds a score under a name
-    of its own, so the row shows why a passage was found.
+    of its own, so a hit shows by which rankers it was found.
     """
 
     chunk: str  # passage id: chunk_id(source, span)
@@ -131,7 +131,7 @@ def chunk_id(source: str, span: Span) -> str:
 
 
 def parse_chunk_id(chunk: str) -> tuple[str, Span]:
-    """Splits a passage id into source and span. Raises ValueError for any other text."""
+    """Splits a passage id into source and span. Raises ValueError if the text is no passage id."""
     source, _, span = chunk.rpartition(":")
     start, _, end = span.partition("-")
     if not source:
@@ -141,7 +141,7 @@ def parse_chunk_id(chunk: str) -> tuple[str, Span]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A run of a source's parsed text between two borders. No sentence crosses a border."""
+    """A stretch of a source's parsed text between two borders. No sentence crosses a border."""
 
     start: int  # in the source's parsed text
     end: int
@@ -158,12 +158,12 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    text: str  # "" only if the label is skipped or fault; an unreadable text is kept
+    text: str  # may be "", such as with label skipped; with label fault an unreadable text is kept
     label: Label
     confidence: float | None = None  # 0..1, if the step states one
     logprob: float | None = None  # sum over the reply's tokens, if the model gives it
     quotes: tuple[Quote, ...] = ()  # its evidence, best first, if the step gives it
-    fault: Fault | None = None  # what went wrong, if the label is fault or kept and the step gives it
+    fault: Fault | None = None  # what went wrong; with another label than fault, the text is a substitute
 
 
 UNREADABLE: Final = "unreadable"
@@ -174,12 +174,12 @@ SKIPPED_REPLY = Reply(text="", label=SKIPPED)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An expected failure of one row, kept as data. It neither becomes an empty answer nor ends the block."""
+    """An expected failure of one row, kept as data. It becomes no empty answer and stops no other row."""
 
     step: str  # name of the step in the recipe
     reason: str  # a short fixed word: too_large, not_html, timeout, ...
     detail: str  # for people: what was expected and what was found
-    transient: bool  # True: caused by time, load or a dead service; never stored, tried again
+    transient: bool  # True: caused by time, load or a dead service; the row is not stored but tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,8 @@ class Question:
     id: str
     text: str  # as asked; after a step `stand_alone`, rewritten to need no earlier turns
     body: str = ""  # longer description, if the dataset has one
-    asked_at: str = ""  # as the dataset writes it: "MM/DD/YYYY, HH:MM:SS PT" in CRAG
-    citations: tuple[Citation, ...] | None = None  # sources to search; None: the whole named snapshot
+    asked_at: str = ""  # time, as the dataset writes it: "MM/DD/YYYY, HH:MM:SS PT" in CRAG
+    citations: tuple[Citation, ...] | None = None  # results to search in; None: the whole snapshot
     replies: Mapping[str, Reply] = field(default_factory=dict)  # `into` of a step -> reply
     hits: tuple[Hit, ...] = ()  # candidate passages, each once
     order: tuple[str, ...] = ()  # chunk ids of the ranking, best first; a subset of the hits
@@ -226,7 +226,7 @@ def faults_of(question: Question) -> list[Fault]:
 
 def quotes_of(question: Question) -> tuple[Quote, ...]:
     """Returns the quotes of the reply that became the answer, best first. An abstention without such a reply
-    gets the closest evidence: the first quote of any reply, else the first passage of the ranking."""
+    gets the closest evidence: one quote, of the first reply that has any, else the first ranked passage."""
     if (reply := question.replies.get(question.origin)) is not None:
         return reply.quotes
     if question.outcome != ABSTAINED:
@@ -243,7 +243,7 @@ def ranking(question: Question) -> list[Hit]:
 
 
 def urls(question: Question) -> dict[str, str]:
-    """Returns source id -> url of the question's best-ranked citation with this source."""
+    """Returns source id -> URL of the best-ranked citation that has the source."""
     found: dict[str, str] = {}
     for citation in sorted(question.citations or (), key=lambda c: c.rank):
         for source in citation.sources():
@@ -252,22 +252,22 @@ def urls(question: Question) -> dict[str, str]:
 
 
 def answer_of(question: Question) -> str | None:
-    """Returns the answer. None: the question failed, was not answered yet, or was only ranked."""
+    """Returns the answer, maybe an abstention. None: the question failed, is unanswered or only ranked."""
     return None if question.outcome in ("", FAULT, RANKED) else question.answer
 
 
 OTHERS: Final = "_others"
-"""Suffix in the name of a second reply, which quotes other values for the first reply's answer."""
+"""Suffix of the name of a second reply, which quotes other values than the first reply states."""
 
 
 def other_values(question: Question) -> tuple[Quote, ...]:
-    """Returns the quotes in which other sources state another value than the answer's, newest first."""
+    """Returns quotes from other sources that state another value than the answer, newest first."""
     reply = question.replies.get(question.origin + OTHERS)
     return reply.quotes if reply else ()
 
 
 AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]
-"""Forms of an annotator's answer: spans of the paper, own words, yes or no, no answer in the paper."""
+"""Forms of an annotator's answer: spans of the paper; own words; yes or no; no answer in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,17 +289,17 @@ class Gold:
 
 
 CAPTURED_ID: Final = "captured-"
-"""Prefix of the ids of captured questions, which is refused in a dataset: users' questions stay secret."""
+"""Prefix of the ids of captured questions. Other datasets must not use it: users' questions stay secret."""
 PAPER: Final = "paper"
-"""Label of a question about a paper: the paper's id."""
+"""Name of the gold label that holds the paper's id, for a question about a paper."""
 UNANSWERABLE: Final = "Unanswerable"
 FLOAT: Final = "FLOAT SELECTED"
-"""Prefix of evidence that is a figure or a table; its caption follows."""
+"""Prefix of evidence that is a figure or a table. The caption follows it."""
 _CAPTION = f"{FLOAT}: "
 
 
 def paragraph(evidence: str) -> str:
-    """Returns a paragraph in the form of parsed text: white space folded, a figure or table as its caption.
+    """Returns evidence in the form of parsed text: white space folded, of a figure or table only the caption.
 
     >>> paragraph("FLOAT SELECTED: Table 1:  Sizes.")
     'Table 1: Sizes.'

@@ -1,6 +1,6 @@
-"""References: entries of graphs.yaml or files under examples/ that a step's field names, and a kit opens.
+"""References: entries of graphs.yaml or files under examples/. A step's field names one, and a kit opens it.
 
-A reference is a frozen dataclass. Its identity covers whatever decides the content, not the location."""
+A reference is a frozen dataclass. Its identity covers all that decides the content, not the location."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-"""Path and body of a request to a server -> its result, which may be null."""
+"""(path, body) of a request to a server -> the result, which may be null."""
 
 
 def domain_of(path: str) -> str:
@@ -55,29 +55,29 @@ class Tools:
 
     embedder: Callable[[Model], Embed]
     clock: Callable[[], float]  # seconds, from any origin
-    close_later: Callable[[Callable[[], Awaitable[None]]], None]  # takes a function to call on closing
+    close_later: Callable[[Callable[[], Awaitable[None]]], None]  # gets a function to call on closing
 
 
 @dataclass(frozen=True, slots=True)
 class Reference(Generic[T]):
-    """A resolved entry of graphs.yaml. A kit returns the T that `open` makes of it."""
+    """A resolved entry of graphs.yaml. A kit returns what `open` makes of it, a T."""
 
     name: str  # in graphs.yaml; not identity
     where: str  # file, folder or address; "": not known; not identity
     version: str  # version of its content: a digest, or what the entry declares
 
     kinds: ClassVar[tuple[str, ...]]  # values of `kind` in graphs.yaml for its entries
-    about: ClassVar[str]  # its noun in messages: "a graph"
-    place: ClassVar[str]  # the value of `--graph NAME=` and its origin: "FILE; `mytool build` makes one"
+    about: ClassVar[str]  # noun for it in messages: "a graph"
+    place: ClassVar[str]  # value after `--graph NAME=` and its origin: "FILE; `mytool build` makes one"
     entry: ClassVar[type[Any]] = Entry  # dataclass of its entries in graphs.yaml
     is_evidence: ClassVar[bool] = True
-    """True: answers rest on the content, as on a graph's rows; fitted numbers hold for all contents of that
-    name. False: the content only shows how to answer, as examples do."""
+    """True: answers rest on the content, such as a graph's rows; numbers fitted with one content hold for all
+    contents of the same name. False: the content only shows how to answer, as examples do."""
 
     @classmethod
     def of_entry(cls, name: str, entry: Any, place: str, context: EntryContext) -> Self:
-        """Makes the reference of an entry. `place`: location of the content; "": unknown, so it can be named
-        but not opened."""
+        """Makes the reference of an entry. `place`: location of the content; "": unknown, so the reference
+        cannot be opened."""
         if not place:
             return cls(name, "", "nowhere")
         path = Path(place).absolute()  # a worker may have another working directory
@@ -85,7 +85,7 @@ class Reference(Generic[T]):
 
     @classmethod
     def lies_at(cls, entry: Any, place: str) -> bool:
-        """Returns whether a place that `--graph` gives without a name belongs to this entry."""
+        """Returns whether a place that `--graph` gives without a name belongs to the entry; here False."""
         return False
 
     @classmethod
@@ -99,7 +99,7 @@ class Reference(Generic[T]):
 
     def require(self) -> None:
         """Raises ConfError if the place is unknown or the content is not that of the resolved recipe, and
-        DataError if the files have another form."""
+        DataError if the content cannot be read."""
         self.require_place()
         self.require_version(self.version_at(Path(self.where)))
 
@@ -107,13 +107,13 @@ class Reference(Generic[T]):
         return (self.version,)
 
     def periods(self) -> Mapping[str, float] | None:
-        """Returns domain -> seconds for which replies to requests hold. Replies of other domains never
+        """Returns domain of requests -> seconds for which cached results hold. Results of other domains never
         expire. None: the reference sends no requests."""
         return None
 
     def through(self, opened: T, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> T:
-        """Returns the opened reference with requests sent through `wrap`, such as a memo's, and vectors from
-        `embedder`. By default there are neither requests nor vectors."""
+        """Returns the opened reference with its requests sent through `wrap`, such as a memo's, and its
+        vectors made by `embedder`. By default it has neither and is returned unchanged."""
         return opened
 
     def title(self) -> str:

@@ -1,16 +1,17 @@
-"""Sandbox for a function of bytes: one long-lived child process, killed at hard limits.
+"""Sandbox for a function from bytes to bytes: one long-lived child process, killed at hard limits.
 
 No signal interrupts C code and no thread can be killed, so the child limits itself. Two kernel timers, armed
 for each request, end it where no Python handler could run: SIGALRM for wall time, SIGPROF for CPU time. Its
-address space is capped once. Requests stream through two pipes, so a good one costs only its copying. The
-child is started, not forked, so a process with threads can have one. It ends when its input ends, also if
-this process is killed.
+address space is capped once. Requests and answers stream through two pipes, so the sandbox adds only the cost
+of copying. The child is started, not forked, so a process with threads can have one. It ends when its input
+ends, also if this process is killed.
 
-The end of a child does not prove that the request is to blame: a machine without memory kills children, too.
-So the next child first answers the probe, an ordinary request from the caller. If the system killed a child,
-the next child also fills as much memory as the killed one had. A request is refused for good, with a reason,
-only after it ended TRIES children and a probe was answered after each. If a probe is not answered, no request
-is to blame, and WorkerBroken is raised.
+An exception of the function, except MemoryError, refuses its request, and the child goes on. The end of a
+child does not prove that the request is to blame: a machine without memory kills children, too. So the next
+child first answers the probe, an ordinary request from the caller. If the system killed a child, the next
+child also fills as much memory as the killed one had. A request is refused for good only after it ended TRIES
+children and a probe was answered after each. If load may have caused the end, the request is refused after
+the first child, as transient. If a probe is not answered, no request is to blame, and WorkerBroken is raised.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from typing import Literal, TypeAlias
 from raypipe.core.errors import Unavailable, WorkerBroken
 
 Parts: TypeAlias = tuple[bytes, ...]
-"""A request in pieces, which are joined on the way. A large one is not copied to add a header."""
+"""A request in pieces, which the pipe joins: a large request is not copied to add a header."""
 
 _REQUEST = struct.Struct("<IQ")  # size of the request; bytes of memory to fill first
 _REPLY = struct.Struct("<BI")  # outcome; size of the reply
 _OUTCOMES: tuple[Literal["done", "memory", "error"], ...] = ("done", "memory", "error")
 
 TRIES = 2  # children that one request may end: the first may have been killed by chance
-_STALL_S = 30.0  # seconds over the wall limit, for a child that does not start or that its alarm does not end
-_LOOK_S = 0.01  # seconds between two looks at a child's memory, which grows by 10 MB at a GB/s
+_STALL_S = 30.0  # seconds over the wall limit until a child counts as stalled: not started, or no alarm
+_LOOK_S = 0.01  # seconds between two looks at a child's memory, which may grow by 10 MB meanwhile
 _PIPE_BYTES = 1 << 20  # requested; the kernel's 64 KiB would switch processes five times a page
 
 
@@ -58,12 +59,12 @@ class SandboxLimits:
 @dataclass(frozen=True, slots=True)
 class Refused:
     reason: Literal["timeout", "memory", "crash", "error"]
-    detail: str  # expected and found; of an error: the function's exception
+    detail: str  # what was expected and found; for an error the function's exception
     transient: bool = False  # True: load may have caused it
 
 
 class Cancelled(Exception):
-    """A caller that stopped waiting for the answers."""
+    """Raised by `Sandbox.run` after its caller set `stop`."""
 
 
 class Sandbox:
@@ -79,10 +80,10 @@ class Sandbox:
     def run(
         self, requests: Sequence[Parts], stop: threading.Event | None = None, before: Parts | None = None
     ) -> list[bytes | Refused]:
-        """Returns the answer to each request, or a refusal, in order. Trouble with one request never affects
-        another. `before`: a request that each child answers first, such as a file to open. Raises Cancelled
+        """Returns the answer to each request, or a refusal, in order. Trouble with one request refuses no
+        other. `before`: a request that each child answers first, such as a file to open. Raises Cancelled
         once `stop` is set, which is checked between requests. Raises WorkerBroken if a child has ended and
-        the next does not answer the probe."""
+        the next does not answer the probe, and Unavailable if no process can be started."""
         out: list[bytes | Refused] = []
         ended = 0  # number of children that the next request ended
         with self._lock:
@@ -106,14 +107,14 @@ class Sandbox:
         stop: threading.Event | None,
         before: Parts | None,
     ) -> Refused | None:
-        """Adds answers to `out`. Returns None if all requests have one, else the reason why the next has
-        none, after another child has answered the probe."""
+        """Adds answers to `out`. Returns None if all requests are answered. Otherwise returns the reason why
+        the child ended at the next request, after another child has answered the probe."""
         child = self._child = self._child or _Child(self._function, self._limits)
         why, left = None, len(requests)
         opens = before is not None and child.before is not before
         for answer in child.answers([before, *requests] if before is not None and opens else requests):
             if isinstance(answer, Refused) and answer.reason == "memory":
-                why = answer  # the rest of its memory is in pieces
+                why = answer  # its memory may be fragmented: end this child
                 break
             if opens:
                 opens, child.before = False, before
@@ -121,7 +122,7 @@ class Sandbox:
             out.append(answer)
             left -= 1
             if left and stop is not None and stop.is_set():
-                self.close()  # otherwise it would answer the rest
+                self.close()  # otherwise it would answer the remaining requests
                 raise Cancelled
         if not left:
             return None
@@ -129,10 +130,10 @@ class Sandbox:
         return self._verdict(why or child.end(), child.memory if child.killed else 0)
 
     def _verdict(self, why: Refused, memory: int) -> Refused:
-        """Returns the reason why a child ended. `memory`: bytes of a child that the system killed, else 0.
+        """Returns `why`, the reason why a child ended, and starts another that answers the probe.
 
-        The reason is transient if another child works, but cannot have as much memory: the next run may
-        succeed. Raises WorkerBroken if no other child works.
+        `memory`: bytes that the child had, if the system killed it, else 0. The reason becomes transient if a
+        child cannot get as much memory: the next run may succeed. Raises WorkerBroken if no child works.
         """
         if memory and self._trouble(memory):
             why = replace(why, transient=True)
@@ -145,7 +146,7 @@ class Sandbox:
         return why
 
     def _trouble(self, memory: int = 0) -> Refused | None:
-        """Starts a child that fills `memory` bytes and answers the probe. Returns why it failed, or None."""
+        """Starts a child that fills `memory` bytes and answers the probe. Returns None, or why it failed."""
         self._child = child = _Child(self._function, self._limits)
         answer = next(child.answers([(self._probe,)], memory), None)
         if answer is not None and not (isinstance(answer, Refused) and answer.reason == "memory"):
@@ -185,18 +186,18 @@ class _Child:
             for pipe in (self._to, self._from):
                 fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
         self._stalled = False
-        self.before: Parts | None = None  # request that it answered before others
-        self.memory = 0  # bytes that it had at the last look
+        self.before: Parts | None = None  # the request `before` that it has answered
+        self.memory = 0  # most bytes that it had at a look
         self.kill = weakref.finalize(self, _kill, self._process)
 
     @property
     def killed(self) -> bool:
-        """True if it was killed from outside, as a system without memory does."""
+        """True if another process or the system killed it, as happens without memory."""
         return self._process.returncode == -signal.SIGKILL and not self._stalled
 
     def answers(self, requests: Sequence[Parts], memory: int = 0) -> Iterator[bytes | Refused]:
-        """Yields the answer to each request as it arrives; fewer if the child ends or stalls (see `end`).
-        `memory`: bytes that the child fills before each request."""
+        """Yields the answer to each request as it arrives. Stops early if the child ends or stalls; `end`
+        then gives the reason. `memory`: bytes that the child fills before each request."""
         framed = (part for r in requests for part in (_REQUEST.pack(sum(map(len, r)), memory), *r))
         out = deque(memoryview(part) for part in framed)
         received, left = bytearray(), len(requests)
@@ -227,7 +228,7 @@ class _Child:
                     yield reply
 
     def end(self) -> Refused:
-        """Returns the reason why a child that has ended did not answer."""
+        """Returns the reason why the child, which has ended, did not answer."""
         code = self._process.returncode
         limits = self._limits
         if code == -signal.SIGPROF:
@@ -252,7 +253,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _send(pipe: int, parts: deque[memoryview]) -> bool:
-    """Writes as many bytes as fit. Returns False if nothing remains to write or the reader has ended."""
+    """Writes as many bytes as the pipe takes. Returns False if none remain or the reader has ended."""
     while parts:
         try:
             sent = os.write(pipe, parts[0]) if len(parts[0]) else 0
@@ -267,7 +268,7 @@ def _send(pipe: int, parts: deque[memoryview]) -> bool:
 
 
 def _take(received: bytearray) -> bytes | Refused | None:
-    """Removes the first whole reply from the bytes that arrived, and returns it. None: it is incomplete."""
+    """Removes the first reply from the received bytes, and returns it. Returns None if it is incomplete."""
     if len(received) < _REPLY.size:
         return None
     outcome, size = _REPLY.unpack_from(received)

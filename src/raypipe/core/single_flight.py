@@ -22,7 +22,7 @@ class _Landing(Generic[K, V]):
 
 
 class SingleFlight(Generic[K, V]):
-    """Calls in flight, by key: callers that need one key share one call. One object per event loop."""
+    """Calls in flight: concurrent callers in one event loop that need the same key share one call."""
 
     def __init__(self) -> None:
         self._flying: dict[K, asyncio.Future[_Landing[K, V]]] = {}
@@ -31,9 +31,9 @@ class SingleFlight(Generic[K, V]):
         """Returns the values of distinct keys, in order.
 
         `ask` gets the positions of the keys that are not in flight, and returns the values of these keys.
-        Keys in flight are awaited. If the call for them fails, a waiting caller that wanted all keys of that
-        call raises the same error, since an equal call would fail alike. A caller that wanted only some of
-        the keys calls `ask` itself. So does any waiting caller if the first caller is cancelled."""
+        Keys in flight are awaited. If another caller's call for them fails, a waiting caller that wants all
+        keys of that call raises the same error, since an equal call would fail alike. A waiting caller that
+        wants only some of them calls `ask` itself. So does any waiting caller if the other is cancelled."""
         found, wanted = dict[K, V](), set(keys)
         while left := [i for i, key in enumerate(keys) if key not in found]:
             theirs = [flight for i in left if (flight := self._flying.get(keys[i])) is not None]
@@ -67,8 +67,9 @@ class SingleFlight(Generic[K, V]):
 class Gathering(Generic[T, R]):
     """Batching of concurrent calls without a delay: a lone call starts immediately.
 
-    `compute` runs in a thread, one batch of an event loop at a time. If it raises, every call of the batch
-    raises the same error. Cancelling one caller does not cancel the others.
+    Calls that arrive while a batch is computed form the next one. `compute` runs in a thread, one batch of an
+    event loop at a time. If it raises, every call of the batch raises the same error. Cancelling one caller
+    does not cancel the others.
     """
 
     def __init__(self, compute: Callable[[list[T]], list[R]]) -> None:

@@ -63,7 +63,8 @@ class TextLine:
 
 def lines(path: Path) -> Iterator[TextLine]:
     """Yields all lines of a UTF-8 file, plain or .gz, also blank ones, without byte order mark and line ends.
-    Raises DataError if the file is missing, truncated, mislabelled or not UTF-8."""
+    Raises DataError if the file is missing, truncated, mislabelled or not UTF-8, and if a line exceeds 64
+    MiB."""
     number = 0
     try:
         with _open(path) as stream:
@@ -104,8 +105,8 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Converts errors of a block that writes or removes a file. Raises DiskFull if the disk is full, and
-    Unavailable for other errors of the file system."""
+    """Converts an OSError of a block that writes or removes a file. Raises DiskFull if the disk is full, and
+    Unavailable otherwise."""
     try:
         yield
     except RaypipeError:
@@ -119,8 +120,8 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path; its file replaces `path` when the block succeeds. Until then, and on failure,
-    the old file remains. Success also removes temporary files of killed processes."""
+    """Yields a temporary path. When the block succeeds, the file written there replaces `path`. Until then,
+    and on failure, the old file remains. Success also removes temporary files of killed processes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,8 +137,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[TextIO]:
-    """Opens a stream of text whose file replaces `path` as in `replacing`. Lone surrogates, which UTF-8
-    cannot hold, are written as JSON escapes."""
+    """Opens a text stream to a temporary file, which replaces `path` when the block succeeds (`replacing`).
+    Lone surrogates, which UTF-8 cannot hold, are written as JSON escapes."""
     with (
         replacing(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
@@ -168,8 +169,8 @@ def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
 
 
 def require_writable(folder: Path, name: str) -> None:
-    """Raises ConfError, which names the argument `name`, if a folder cannot be made and written. Makes
-    nothing, so it can be called before any work for the folder starts."""
+    """Raises ConfError if a folder cannot be made or written; the message begins with the argument `name`.
+    Makes nothing, so it can be called before the work for the folder starts."""
     there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         why = "not writable" if there.is_dir() else "a file"
@@ -177,7 +178,7 @@ def require_writable(folder: Path, name: str) -> None:
 
 
 def require_file(path: str | Path, name: str) -> None:
-    """Raises ConfError as `require_writable` does, if a file cannot be written."""
+    """Raises ConfError if `path` is a folder, or if its parent folder cannot be made or written."""
     if Path(path).is_dir():
         raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
     require_writable(Path(path).absolute().parent, name)
@@ -196,7 +197,7 @@ def _runs(pid: str) -> bool:
 
 def json_lines(text: str | bytes) -> list[Any]:
     r"""Parses lines of JSON, and skips blank lines. Raises ValueError if a line is not JSON. Only a line feed
-    ends a line: other separators, such as U+2028, may be inside a text.
+    ends a line: a JSON text may contain other separators, such as U+2028.
 
     >>> json_lines('["a\u2028b"]\n\n{"c": 1}\n') == [["a\u2028b"], {"c": 1}]
     True
@@ -206,7 +207,7 @@ def json_lines(text: str | bytes) -> list[Any]:
 
 
 def written(value: Any) -> str:
-    """Formats a number, date or boolean for people: 5.0 is 5, True is yes."""
+    """Formats a value for people: 5.0 as 5, True as yes; others as `str` does."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

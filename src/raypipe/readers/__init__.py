@@ -1,6 +1,7 @@
 """Readers that stream the files of a dataset as records: `for row in open(paths, "crag", counts)`.
 
-The docstring of each format's module shows one literal record. Only the current line is held in memory.
+The docstring of each format's module shows literal records. JSON files and relevance judgements are held in
+memory whole; all other rows are streamed.
 """
 
 from raypipe.readers.formats import (

@@ -1,14 +1,14 @@
 """Reader of BEIR's files: documents with their sources, and questions over the whole collection.
 
-One record of corpus.jsonl and one of queries.jsonl (other fields, except `metadata`, are ignored):
+One record of corpus.jsonl and one of queries.jsonl (an object `metadata` gives a document's fields):
 
     {"_id": "4983", "title": "Microstructural development of human newborn cerebral white matter ...",
      "text": "Alterations of the architecture of cerebral white matter in the developing human brain ..."}
     {"_id": "1", "text": "0-dimensional biomaterials show inductive properties."}
 
 A document's source is its title, a newline and its text; documents of equal content share a source. A
-question has no citations, so it searches the whole store. Its gold are relevance judgements: lines of BEIR's
-qrels/test.tsv, which has a header, or of TREC's format, which has none:
+question has no citations, so it searches the whole store. Its gold is made of relevance judgements: lines of
+BEIR's qrels/test.tsv, which has a header, or of TREC's format, which has none:
 
     query-id    corpus-id    score
     1    31715818    1
@@ -36,13 +36,14 @@ from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import BadLine, Fields, ReadCounts, ReaderLimits, Row, require_rows, source_of
 
-WANTED = ("corpus", "queries")  # prefixes of the names of its files
+WANTED = ("corpus", "queries")  # prefixes of the files' names
 
 
 def inputs_of(
     paths: Iterable[str | Path], counts: ReadCounts | None = None
 ) -> tuple[list[Input], list[Input], list[Path]]:
-    """Lists the files of documents, queries and judgements; adds other files of folders to `counts`."""
+    """Lists the files of documents, queries and judgements. Adds the other files of folders, and files of
+    judgements there, to `counts`."""
     judged: dict[Path, None] = {}
     others = []
     for path in map(Path, paths):
@@ -66,8 +67,9 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
-    """Yields a row for each document, then for each query with its judgements. Raises DataError if no line of
-    a file can be read: a corpus is useless without its queries."""
+    """Yields a row for each document, then for each query with its judgements. Without files of queries, the
+    judgements become golds for the store's queries. Raises DataError if no line of a file can be read: a
+    corpus is useless without its queries."""
     counts = read.counts
     corpora, queries, judged = inputs_of(paths, counts)
 
@@ -120,8 +122,8 @@ def is_qrels(path: Path) -> bool:
 
 
 def _judgements_of(folder: Path) -> list[Path]:
-    """Lists the judgements of a data set's folder: files named qrels*, and the test split in qrels/. Raises
-    DataError if qrels/ has several splits and none is the test split."""
+    """Lists the judgements of a data set's folder: files named qrels*, and in qrels/ the only split or the
+    test split. Raises DataError if qrels/ has several splits and none is the test split."""
     here = sorted(p for p in folder.iterdir() if p.is_file() and is_qrels(p))
     inside = folder / FOLDER
     splits = sorted(p for p in inside.iterdir() if is_qrels(p)) if inside.is_dir() else []
@@ -153,9 +155,9 @@ def _judgements(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits)
 
 
 def write_pool(path: Path, folder: Path, questions: int) -> None:
-    """Writes corpus.jsonl, queries.jsonl and qrels.trec from a file of questions with passages (`ctxs`). The
-    corpus has every passage once; the passages of each of the first `questions` questions are relevant to it.
-    Raises DataError if a line has another form."""
+    """Writes corpus.jsonl, queries.jsonl and qrels.trec from JSON lines of questions with passages (`ctxs`).
+    The corpus has every passage of the file once. Only the first `questions` questions are written, and a
+    question's own passages are relevant to it. Raises DataError if a line has another form."""
     corpus: dict[str, dict[str, str]] = {}
     queries, judged = [], []
     for number, line in enumerate(filled(path)):

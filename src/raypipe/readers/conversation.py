@@ -1,7 +1,7 @@
 """Turns of a conversation, from the messages of a chat request, a row or a file.
 
 A message is an object with `role`, and with `content` or `text`. Only messages of user and assistant become
-turns. Messages of a system or a tool are ignored; any other role is an error. This module opens no files.
+turns. Messages in a role of IGNORED are left out; any other role is an error. This module opens no files.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from raypipe.readers.rows import UnusableLine, kind
 from raypipe.text.turns import recent
 
 TEXT = ("content", "text")
-MOST_PARTS = 20  # parts of a message that are searched for text
+MOST_PARTS = 20  # first parts of a message's content that are searched for text
 IGNORED = ("system", "developer", "tool", "function")  # roles whose messages are no turns
 MESSAGES = 'expected a list of messages, such as [{"role": "user", "content": "who directed it?"}]'
 
 
 def turns_of(messages: Any, where: str) -> tuple[Turn, ...]:
-    """Returns the latest turns of a list of messages, oldest first (limits: `text.turns.recent`).
+    """Returns the latest turns with text of a list of messages, oldest first; `text.turns.recent` cuts them.
 
-    Raises UnusableLine, with the number of the message, if a message is malformed.
+    Raises UnusableLine if `messages` is no list, or, with the number of the message, if one is malformed.
 
     >>> turns_of([{"role": "system", "content": "obey"}, {"role": "user", "text": "who?"}], "turns")
     (Turn(role='user', text='who?'),)
@@ -31,7 +31,8 @@ def turns_of(messages: Any, where: str) -> tuple[Turn, ...]:
 
 
 def question_of(messages: Any, where: str) -> tuple[str, tuple[Turn, ...]]:
-    """Returns the user's last message and the turns before it. Raises UnusableLine if there is none."""
+    """Returns the user's last message with text, and the latest turns before it. Later messages are dropped.
+    Raises UnusableLine if the user has no such message, and as `turns_of` does."""
     said = [t for t in _messages(messages, where) if t.text.strip()]
     last = max((i for i, t in enumerate(said) if t.role == "user"), default=None)
     if last is None:
@@ -40,12 +41,12 @@ def question_of(messages: Any, where: str) -> tuple[str, tuple[Turn, ...]]:
 
 
 def number_of(turns: Sequence[Turn]) -> int:
-    """Returns a question's number in its conversation, from 1, given its earlier `turns`."""
+    """Returns a question's number in its conversation: 1 plus the user's messages in its earlier `turns`."""
     return 1 + sum(t.role == "user" for t in turns)
 
 
 def text_of(content: Any) -> Any:
-    """Joins the text parts of a message's content; returns other content unchanged."""
+    """Joins the texts of the first MOST_PARTS parts of a list; returns other content unchanged."""
     if not isinstance(content, list):
         return content
     parts = (p.get("text") for p in content[:MOST_PARTS] if isinstance(p, Mapping))

@@ -26,9 +26,9 @@ A captured question, as `raypipe eval --data captured:7d` writes it from the req
      "sources": [{"kind": "page", "content": "<p>..."}],
      "answers": ["ada lovelace"], "labels": {"feedback": "text"}}
 
-If `citations` is null, the whole store is searched, or with `where` the part that meets this condition.
-`sources` lists the sources that the store may lack. `answers` are the right answers as users gave them;
-without any the question has no gold. HTML is not parsed here.
+If `citations` is null, the whole store is searched; if `where` is not empty, only sources that meet this
+condition. `sources` lists cited sources that the store may lack. `answers` are the right answers as users
+gave them; if there are none, the question has no gold. HTML is not parsed here.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ CAPTURED = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
 _LABELS = """domain question_type static_or_dynamic popularity split
     kg_answerable premise_false answer_on_pages template kg_program kg_rule"""
-LABELS = _LABELS.split()  # the labels in the second line belong to invented worlds
+LABELS = _LABELS.split()  # the labels in the second line above belong to invented worlds
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
 
 
 def rows(lines: Iterable[JsonLine], read: FileRead) -> Iterator[Row]:
-    """Yields a row for each line: a question or the line's fault. Repeated questions are only counted."""
+    """Yields a row for each line: its question or its fault. Repeated questions are only counted."""
     counts = read.counts
     for line in lines:
         for row in read.settled(line.where, partial(_row, line)):
@@ -87,8 +87,8 @@ def _row(line: JsonLine) -> Row:
 def cited(
     question: str, pages: list[Any]
 ) -> tuple[tuple[Citation, ...], tuple[Source, ...], tuple[Fault, ...]]:
-    """Reads a question's search results: citations, distinct sources, and faults of omitted pages. Raises
-    UnusableLine if the list has another shape."""
+    """Reads a question's search results: citations, distinct sources, and a fault for each null page. The
+    result of a null page is still cited. Raises UnusableLine if the list or a result has another shape."""
     citations, sources, faults = list[Citation](), dict[str, Source](), list[Fault]()
 
     def source(kind: SourceKind, content: str) -> str | None:
@@ -140,7 +140,7 @@ def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def _labels(value: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the labels that are not empty; booleans are written as in JSON."""
+    """Returns the labels that are not empty; numbers and booleans are written as in JSON."""
     labels: dict[str, str] = {}
     for name in LABELS:
         label = value.get(name)
@@ -152,7 +152,7 @@ def _labels(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def captured(lines: Iterable[JsonLine], read: FileRead) -> Iterator[Row]:
-    """Yields a row for each line of captured questions: a question or the line's fault."""
+    """Yields a row for each line of captured questions: its question or its fault; only counts repeats."""
     read = replace(read, seen=replace(read.seen, captured=True))
     for line in lines:
         for row in read.settled(line.where, partial(_captured, line)):

@@ -1,8 +1,8 @@
 """Downloads of official files over HTTP, resumable and checked against published sizes and digests.
 
 Holds the addresses, sizes and sha256 of the archives of CRAG and QASPER, and the names of QASPER's files. A
-file is NAME.partial until its digest is verified. Only the host of the base address is contacted, and the
-hosts that are listed as its redirects.
+download is named NAME.partial until its digest is verified. Only listed hosts are contacted, and without a
+list only the host of the base address.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from raypipe.core.backoff import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.core.connections import open_client
 from raypipe.core.errors import ConfError, DataError
 
-BLOCK = 1 << 16  # bytes of a write; if the connection breaks, the unfinished block is lost
-ATTEMPTS = 6  # attempts in a row without a byte received, after which the download fails
+BLOCK = 1 << 16  # bytes of a write; if the connection breaks, an unfinished block is lost
+ATTEMPTS = 6  # attempts in a row that receive nothing, after which a download fails
 REDIRECTS = 5
 HEADERS = {"Accept-Encoding": "identity"}
-"""Headers of each request. A compressed transfer would differ from the published bytes and length."""
+"""Headers of each request: no compression, which would change bytes and length."""
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # seconds, for each read and write
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -50,7 +50,7 @@ QASPER_BASE = "https://qasper-dataset.s3.us-west-2.amazonaws.com/"
 
 
 def _files(table: str) -> tuple[RemoteFile, ...]:
-    """Parses lines of name, size in bytes and sha256."""
+    """Parses lines that hold name, size in bytes and sha256."""
     rows = (line.split() for line in table.split("\n") if line.strip())
     return tuple(RemoteFile(name, int(size), sha256) for name, size, sha256 in rows)
 
@@ -75,7 +75,7 @@ crag_task_3_dev_v5.tar.bz2.part2 2147483648 533bb48a5bed3818262edd02219eff351493
 crag_task_3_dev_v5.tar.bz2.part3 1283117287 cc8c4b0224a3d1512283433ed6418c2a4f633dfab98f76ef4acd38fd63b26464
 """),
 }
-# The publisher names no digests. These are the digests of the served files, which several projects pin.
+# QASPER's publisher names no digests: these are digests of the served files, which several projects pin.
 QASPER = _files("""
 qasper-train-dev-v0.3.tgz 10835856 a28fdf966db827bcee3d873107d6b6669864fb7ca8fbf73a192f5e39191bdb5a
 qasper-test-and-evaluator-v0.3.tgz 3865061 72a52a41193e2838b8074f80ac074b94f956b84886c36a61c58a7df4171bdd72
@@ -86,8 +86,8 @@ QASPER_FILES = ("qasper-train-v0.3.json", "qasper-dev-v0.3.json", "qasper-test-v
 def crag(
     task: Literal["1", "3"], folder: Path, progress: Progress, version: Literal["v4", "v5"] = "v4"
 ) -> list[Path]:
-    """Downloads CRAG's archive of Task 1 (also that of Task 2) or Task 3 to `folder`. The default is v4, the
-    earlier release, so that results compare with older ones. v5 adds the label `popularity`, for slices."""
+    """Downloads CRAG's archive of Task 3, or of Tasks 1 and 2 together, to `folder`. The default is v4, the
+    earlier release: results compare with older ones. v5 adds the label `popularity`, for slices."""
     if (task, version) not in CRAG:
         known = ", ".join(f"task {t} {v}" for t, v in CRAG)
         raise ConfError(f"CRAG has no task {task} {version}: expected one of {known}.")
@@ -129,8 +129,8 @@ def fetch(
     """Downloads these files to `folder`, in order; a complete file is not requested again.
 
     `hosts` may serve the files (default: the host of the base address). Raises DataError if the disk is too
-    small, a file of that name has other content, the server sends other bytes than published, or six attempts
-    in a row receive nothing. The next call resumes the part that was received, NAME.partial.
+    small, a file of that name has other content, the server redirects elsewhere or sends other bytes than
+    published, or six attempts in a row receive nothing. The next call resumes from NAME.partial.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted, missing = [(f, folder / f.name) for f in files], list[tuple[RemoteFile, Path, Path]]()
@@ -180,7 +180,8 @@ def _receive(
     pause: Callable[[float], None],
     backoff: Backoff,
 ) -> None:
-    """Extends the partial file to its full size; each request begins at its current end."""
+    """Extends the partial file to its full size; each request asks for the bytes after its current end. If
+    the server sends the whole file instead, the partial file starts again."""
     partial.touch()
     while (have := partial.stat().st_size) != file.size:
         if have > file.size:
@@ -219,7 +220,8 @@ def _receive(
 
 
 def _start(response: httpx.Response, url: str, have: int, size: int) -> int:
-    """Returns the offset of the response's bytes in the file. Raises DataError if it is another file."""
+    """Returns the offset in the file at which a response's bytes begin. Raises DataError for other
+    responses."""
     status, headers = response.status_code, response.headers
     if status not in (200, 206):
         raise DataError(f"{url}: expected the file, found status {status} {response.reason_phrase}.")

@@ -4,8 +4,8 @@
      "explanation": "Section 4 names it."}
 
 `document` and `explanation` may be missing. `raypipe examples` writes such a file from any data with answers.
-The identity of a pool is the digest of its bytes, which are read once: the examples in a prompt are the bytes
-that were checked.
+The identity of a pool is the digest of the file's bytes. Digest and examples come from one reading, so a
+prompt shows the bytes that were checked.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class ExampleRow:
     question: str
     answer: str
     document: str = ""  # url or id of the document that the question is about; "" if there is none
-    explanation: str = ""  # why the answer is right; "" if it was not stored
+    explanation: str = ""  # why the answer is right; "" if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRef(Reference[tuple[ExampleRow, ...]]):
-    """Reference of a recipe to a pool of examples, resolved to the pool's rows."""
+    """Reference from a recipe to a pool of examples; `open` returns the pool's rows."""
 
-    size: int  # number of rows; `version`, the digest of the file, determines it
+    size: int  # number of rows of the file whose digest is `version`
 
     kinds: ClassVar[tuple[str, ...]] = ("examples",)
     about: ClassVar[str] = "examples"
@@ -51,7 +51,7 @@ class PoolRef(Reference[tuple[ExampleRow, ...]]):
 
     @classmethod
     def of_file(cls, name: str, path: Path) -> Self:
-        """Makes the reference to a file, as a recipe stores it. Raises DataError if it is no pool."""
+        """Makes the reference to a file, as a recipe stores it. Raises DataError if the file is no pool."""
         rows, version = _read(path)
         return cls(name, str(path.absolute()), version, len(rows))
 
@@ -67,7 +67,7 @@ class PoolRef(Reference[tuple[ExampleRow, ...]]):
 
 
 def write_pool(path: Path, rows: Iterable[ExampleRow]) -> None:
-    """Writes a pool, compressed by gzip if the name of the file ends in .gz."""
+    """Writes a pool, without empty fields; compresses it by gzip if the file's name ends in .gz."""
     filled = ({k: v for k, v in asdict(r).items() if v} for r in rows)
     content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in filled).encode()
     path.parent.mkdir(parents=True, exist_ok=True)

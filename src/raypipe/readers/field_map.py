@@ -1,6 +1,6 @@
-"""Field map of a user's own rows: the field of the question, of the answers, of the documents.
+"""Field map of a user's own rows: role -> fields. A role is the meaning of a field, such as query or answer.
 
-Fields are recognised by common names, or as the user names them. This row of a user's file
+Fields are recognised by common names, or the user names them. This row of a user's file
 
     {"question": "who directed velora?", "answers": ["Anna Lindqvist"],
      "ctxs": [{"title": "Velora", "text": "Velora was directed by Anna Lindqvist."}]}
@@ -48,27 +48,27 @@ _NAMES = {
     "modified": "modified last_modified page_last_modified fetched_at crawled_at",
 }
 NAMES: Mapping[str, Sequence[str]] = {role: names.split() for role, names in _NAMES.items()}
-"""Role -> common names of its field; the first name that a row has wins. Case, `_`, `-` and spaces are
-ignored. The roles from `url` on belong to a document: an object in `documents`, or the row itself."""
+"""Role -> common names of its field, the preferred name first. Case, `_`, `-` and spaces are ignored. The
+roles from `url` on belong to a document: an object in `documents`, or the row itself."""
 
 _OF_QUESTION = "query answer id documents turns time where domain question_type made_by review"
-OF_QUESTION = _OF_QUESTION.split()  # in this order they claim fields
+OF_QUESTION = _OF_QUESTION.split()  # in the order in which these roles claim fields
 OF_DOCUMENT = ("url", "title", "html", "text", "path", "modified")
 CONTENT = ("html", "text", "path")  # an object with one of these roles is a document
 EXTRA: Mapping[str, tuple[str, ...]] = {
     "answer": ("alt_ans", "alternative_answers", "answer_aliases", "aliases"),
     "documents": ("hard_negative_ctxs", "negative_ctxs", "negative_passages", "neg"),
 }
-"""Role -> fields whose values are added to those of the recognised field. Only these roles may have several
-fields. If the user names a role's fields, only they count: `answer=a+b`."""
+"""Role -> names of fields whose values are added to the recognised field's. Only these roles may have several
+fields. If the user names the fields of a role, as in `answer=a+b`, only the named fields count."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldMap:
-    """Roles of the fields of one file: role -> fields."""
+    """Map of one file's fields, by role."""
 
     fields: Mapping[str, tuple[str, ...]]
-    inner: Mapping[str, str] = field(default_factory=dict)  # the user's fields within objects of `documents`
+    inner: Mapping[str, str] = field(default_factory=dict)  # role -> user's field in objects of `documents`
     named: frozenset[str] = frozenset()  # roles that the user named; the others come from common names
 
     def get(self, row: Mapping[str, Any], role: str) -> Any:
@@ -76,7 +76,7 @@ class FieldMap:
         return lookup(row, names[0])[1] if names else None
 
     def all(self, row: Mapping[str, Any], role: str) -> list[Any]:
-        """Returns the values of all fields of a role, without null and missing ones."""
+        """Returns the values of all fields of a role, except null and missing values."""
         found = (lookup(row, name)[1] for name in self.fields.get(role, ()))
         return [value for value in found if value is not None]
 
@@ -119,8 +119,8 @@ def checked(fields: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
 
 def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tuple[str, ...]]) -> FieldMap:
     """Maps roles to the fields of a file, by its first rows: the user's fields, then common names. Ignores
-    `named` fields that no row has, since another file may have them (`missing`). Raises DataError, which
-    lists the file's fields, if no field has a question or a document's text."""
+    `named` fields that no row has, since another file may have them (`missing`); their roles get no common
+    name either. Raises DataError, which lists the file's fields, if none holds a question or a document."""
     seen = columns(rows)
     fields = {
         r: tuple(n for n in names if any(lookup(row, n)[0] for row in rows)) for r, names in named.items()
@@ -151,8 +151,8 @@ def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tupl
 
 
 def missing(named: Mapping[str, tuple[str, ...]], files: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Raises ConfError if no file (name -> first rows) has a field that the user named. A field of documents
-    may also be in an object of a row's list of documents."""
+    """Raises ConfError if a field that the user named is in no file. `files`: name -> first rows. A field of
+    a document may also be in an object, or a list of objects, in any field of a row."""
     rows = [row for some in files.values() for row in some]
     seen = columns(rows)
     for role, names in named.items():
@@ -173,7 +173,7 @@ def _nested(rows: Sequence[Mapping[str, Any]], places: Iterable[str], name: str)
 
 
 def by_name(role: str, seen: Iterable[str], taken: Iterable[str] = ()) -> str | None:
-    """Returns the field of `seen` whose name comes first in NAMES[role]; skips fields in `taken`."""
+    """Returns the field of `seen`, not in `taken`, whose name comes first in NAMES[role], or None."""
     plain: dict[str, str] = {}
     for name in seen:
         if name not in set(taken):
@@ -193,7 +193,7 @@ def folded(name: str) -> str:
 def lookup(row: Mapping[str, Any], name: str) -> tuple[bool, Any]:
     """Returns whether a row has a field, and the field's value.
 
-    A name with a dot is a field with this name, or else a field of the object before the dot.
+    If no field has the whole name, the part before its first dot names an object, and the rest a field in it.
 
     >>> lookup({"a": {"b": 1}}, "a.b"), lookup({"a": None}, "a.b")
     ((True, 1), (False, None))

@@ -5,14 +5,14 @@
     date: 2025-03-01
     ---
 
-A field is a text, a number, a boolean or a day, and is stored as text. Objects are skipped, and so are lists,
-except a list of one value in front matter. A field's name is in lower case, with `_` for characters that are
-no letters or digits.
+A field is a text, a number, a boolean or a day, and is stored as text. Objects are skipped. Lists are
+skipped, too, except a list of one value in front matter (the YAML above). A field's name is in lower case;
+`_` replaces characters that are no letters or digits.
 
 Dates are read in many forms: ISO 8601 and its variants in databases, the dates of HTTP, mail and
 `Date.toString()`, CRAG's "MM/DD/YYYY, HH:MM:SS PT", seconds, milli-, micro- and nanoseconds since 1970,
-`/Date(...)/` and MongoDB's `$date`. An ambiguous date, such as 05/03/2024, is refused: with the wrong reading
-an older page could replace a newer one.
+`/Date(...)/` and MongoDB's `$date`. An ambiguous date, such as 05/03/2024, is refused: read wrongly, it could
+let an older page replace a newer one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from raypipe.readers.rows import UnusableLine
 from raypipe.text.filters import field_name
 
 MOST: Final = 100  # most fields of a document
-MAX_CHARS: Final = 1_000  # most characters of a value
+MAX_CHARS: Final = 1_000  # most characters of a value; a longer value is left out
 FRONT_CHARS: Final = 20_000  # most characters of front matter
 PLACE: Final = frozenset({"url", "host", "folder"})
-"""Fields that hold the place of a document. A document's own fields with these names are ignored."""
+"""Fields for a document's address or folder; its own fields with these names are ignored."""
 _FRONT = re.compile(r"\A---[ \t]*+\n(.*?)^(?:---|\.\.\.)[ \t]*+(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(  # a line `name: ...`; neither an address nor a time
     r"^[^\w\n]*+[^\W\d][\w -]*+[\"']?[ \t]*+:(?!//|(?<=\d:)\d)", re.MULTILINE
@@ -49,7 +49,8 @@ _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ][0-9]{2}:[0-9]{2}\S*")
 def fields_of(values: Mapping[Any, Any]) -> dict[str, str]:
     """Returns the values that can be fields, by field name. If a name repeats, its first value wins.
 
-    A `date` that cannot be read is left out, and so is a value longer than MAX_CHARS.
+    Left out are a `date` that cannot be read, empty values, values longer than MAX_CHARS, names in PLACE, and
+    all fields after the first MOST.
 
     >>> fields_of({"Team": "hr", "Year": 2024, "pinned": True, "tags": ["a"], "date": "5 March 2025"})
     {'date': '2025-03-05', 'pinned': 'true', 'team': 'hr', 'year': '2024'}
@@ -91,12 +92,12 @@ def _day(text: str) -> str:
 
 
 def front_matter(text: str) -> tuple[dict[str, str], tuple[str, ...], str]:
-    """Splits a text into fields of its front matter (YAML between `---`), skipped names, and the rest.
+    """Splits a text into the fields of its front matter, skipped names, and the rest of the text.
 
-    A text that begins with `---` has front matter if a line before the closing `---` is `name: ...`; if no
-    line closes it, the second line counts. Any other text is returned whole, without fields. A list of one
-    value counts as the value. Names are skipped if their values cannot be fields. Raises UnusableLine for
-    front matter that is not closed or no mapping: without its fields the text must not be searched.
+    Front matter is text between a first line `---` and a later `---` or `...`: a YAML mapping, or text with a
+    line `name: ...`. Any other text is returned whole, without fields. A list of one value counts as the
+    value. Names are skipped if their values cannot be fields. Raises UnusableLine if front matter is no
+    mapping, or is not closed and line 2 is `name: ...`. Without its fields a text must not be searched.
 
     >>> front_matter("---\\nteam: [hr]\\ntags: [a, b]\\n---\\n# Leave\\n")
     ({'team': 'hr'}, ('tags',), '# Leave\\n')
@@ -149,7 +150,7 @@ _SINCE_1970 = re.compile(
     r"(?:/Date\()?(-?[0-9]{9,11}|[0-9]{13}|[0-9]{16}|[0-9]{19})(?:\.[0-9]+)?(?:[+-][0-9]{4})?(?:\)/)?"
 )
 _HTTP = re.compile(r"[A-Z][a-z]{2}, \d{1,2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|[+-]\d{4})", re.ASCII)
-_MONTH_FIRST = re.compile(  # ISO dates and those of the United States
+_MONTH_FIRST = re.compile(  # dates with the year first, and US dates: with a comma, or with AM or PM
     r"\A(?:\d{4}|\d{1,2}/\d{1,2}/\d{4}(?:,| .*[AP]\.?M\b))", re.I
 )
 _DAY_FIRST = re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}")
@@ -168,8 +169,8 @@ _BEGIN = datetime(1, 1, 1, tzinfo=UTC)
 def order_of(when: Any, name: str) -> str:
     """Converts a date to a text that sorts by time; an empty value gives "".
 
-    A date without a time zone is taken as UTC. Raises UnusableLine, with `name` in the message, if the value
-    is no date or an ambiguous one.
+    The text has 20 digits, microseconds since the year 1. A date without a time zone is taken as UTC. Raises
+    UnusableLine, with the field `name` in its message, if the value is no date, is ambiguous or lacks a year.
 
     >>> order_of("Wed, 06 Mar 2024 03:19:02 GMT", "modified") < order_of("2024-03-06 05:00+01:00", "modified")
     True
@@ -205,7 +206,8 @@ def _moment(text: str) -> datetime:
     for pattern, plain in _PLAIN_DATE:
         text = pattern.sub(plain, text)
     day_first = True if _DAY_FIRST.match(text) else False if _MONTH_FIRST.match(text) else None
-    # Parsed with two default years and both orders of day and month: an ambiguous date gives two results.
+    # Parsed with two default years and, if unclear, both orders of day and month. An ambiguous date, or one
+    # without a year, gives two results.
     orders = (day_first, day_first) if day_first is not None else (False, True)
 
     def zone(name: str | None, offset: int | None) -> tzinfo | None:  # KeyError: an unknown name

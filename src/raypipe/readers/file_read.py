@@ -1,7 +1,7 @@
-"""State of one read: its counts and limits, the ids it has read, and the newest pages of a crawl.
+"""State of one read of files: counts, limits, the ids that it has read, and the newest pages of a crawl.
 
-The ids of the rows are stored on disk, so their number is not bounded by memory. The ids of other reads are
-passed in as plain values (`Seen`): shards that are read separately then give the rows of one read.
+The ids are stored on disk, so their number is not bounded by memory. Ids that this read shares with other
+reads are passed in as mappings. With them, shards that are read separately give the rows of one read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, Row, Unusable
 
 
 class DuplicateCheck:
-    """Check of ids, on disk. It tells repeated rows from rows of one id with different contents."""
+    """Check of ids, on disk. It distinguishes a repeated row from another row with the same id."""
 
     def __init__(self, before: Mapping[bytes, str] = MappingProxyType({})) -> None:
-        """Starts the check. `before`: first rows of earlier reads, as `firsts` yields them."""
-        self._first = DiskMap()  # id -> content digest, where
+        """Starts the check. `before`: first rows that other reads have, as `firsts` yields them."""
+        self._first = DiskMap()  # id -> "DIGEST WHERE" of its first row
         self._before = before
 
     def repeats(self, id: str, content: object, where: str) -> bool:
@@ -39,37 +39,38 @@ class DuplicateCheck:
         return id in self._first
 
     def firsts(self) -> Iterator[tuple[bytes, str]]:
-        """Yields (`key_of` the id, "DIGEST WHERE") of the first row of each id."""
+        """Yields (hash of the id, "DIGEST WHERE") of the first row of each id that `before` lacks."""
         return self._first.items()
 
 
 class Newest:
-    """Newest page of each address of a crawl, on disk. Call `note` for every page first, then `has`."""
+    """Newest page of each address or id of a crawl, on disk. Call `note` for every page first, then `has`."""
 
     def __init__(self, place: int = 0, others: Mapping[bytes, str] = MappingProxyType({})) -> None:
-        """Starts without pages. `place`: number of this read among all reads. `others`: merged `notes` of
-        the other reads."""
+        """Starts without pages. `place`: number of this read among all reads, which orders pages of equal
+        date. `others`: newest pages of all reads, for addresses with a newer page in another read."""
         self._last, self._count, self._place, self._others = DiskMap(), 0, place, others
 
     def note(self, url: str, date: str, where: str) -> None:
-        """Records a page of an address. `date` is a text of `fields.order_of`. If two pages of an address
-        have the same date, the later call wins."""
+        """Records a page of an address. `date` is a text that `fields.order_of` made. If two pages of an
+        address have the same date, the later call wins."""
         self._count += 1
         self._last.setmax(url, f"{date} {self._place:08d}{self._count:014d} {where}")
 
     def has(self, url: str, date: str, where: str) -> bool:
+        """Returns whether the page at `where` is the newest of its address in all reads."""
         found = max(self._last.get(url, ""), self._others.get(key_of(url), "") if self._others else "")
         return found.partition(" ")[0] == date and found.endswith(f" {where}")
 
     def notes(self) -> Iterator[tuple[bytes, str]]:
-        """Yields (`key_of` the address, "DATE ORDER WHERE") of the newest page of each address. Leaves out an
-        address with a newer page in `others`. Several reads are merged by the greatest value per address."""
+        """Yields (hash of the address, "DATE ORDER WHERE") of the newest page of each address. Leaves out an
+        address with a newer page in `others`. The greatest of an address's values is its newest page."""
         return ((key, value) for key, value in self._last.items() if value > self._others.get(key, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Ids and addresses that were read. A read omits repeated rows and older pages by them."""
+    """Ids and newest pages, by which a read leaves out repeated rows and older pages."""
 
     questions: DuplicateCheck = field(default_factory=DuplicateCheck)
     documents: DuplicateCheck = field(default_factory=DuplicateCheck)
@@ -77,8 +78,9 @@ class Seen:
     captured: bool = False  # whether the read's questions were captured at an endpoint
 
     def repeats(self, row: Row) -> bool:
-        """Returns whether an earlier row equals this one. Raises UnusableLine if the contents of two rows of
-        one id differ, or if a question that was not captured has an id of captured questions."""
+        """Returns whether an earlier row has this question and gold, or this document. Raises UnusableLine if
+        an earlier row has its id with other content, or if an uncaptured question has an id reserved for
+        captured ones."""
         if row.question is not None:
             if row.question.id.startswith(CAPTURED_ID) and not self.captured:
                 found = f"id: {CAPTURED_ID!r} marks captured questions; expected another beginning. Rename it"
@@ -89,7 +91,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """State of one read of files: its counts, its limits, and the rows that it and other reads have seen."""
+    """State of one read of files: its counts, its limits, and the ids that were read."""
 
     counts: ReadCounts
     limits: ReaderLimits = LIMITS
@@ -97,9 +99,9 @@ class FileRead:
     span: Span | None = None  # range of the only file to read; None: read the files whole
 
     def settled(self, where: str, make: Callable[[], Row | None], once: bool = False) -> Iterator[Row]:
-        """Yields the row that `make` returns, or a row with only the fault of its UnusableLine. Counts it.
-        Yields nothing if `make` returns None (an empty document), or if the row repeats an earlier row.
-        `once` skips the check for repeats."""
+        """Yields the row that `make` returns, or a row with only the fault of its exception (see `blamed`).
+        Counts it. Yields nothing if `make` returns None (an empty document), or if the row repeats an earlier
+        row. With `once`, repeats are not checked."""
         try:
             with blamed():
                 row = make()

@@ -1,10 +1,9 @@
 """Byte streams of files: chooses files by name, joins split files in order, unpacks under limits.
 
-Depends on file names and tar archives, not on the content of the files. The name of a file gives its kind,
-and its first bytes must agree with the name. An incomplete archive raises DataError. The members of an
+The name of a file gives its kind, and the first bytes must not contradict the name. The members of a tar
 archive are streamed; nothing is written to disk. `tarfile` reads the headers (ustar, pax, GNU), but ends
-silently at a damaged header or a cut file. Here they raise DataError, as do links, devices and names that
-lead out of the archive.
+silently at a damaged header or a cut file. Here both raise DataError, as do links, devices and names that
+lead out of the archive. This module does not interpret the content of files.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from raypipe.core.errors import DataError
 from raypipe.readers.rows import ReadCounts, ReaderLimits
 from raypipe.readers.unpack import CHUNK, PIECE, packing_of, unpacked
 
-SEVERAL = 1 << 20  # least bytes of a packed file for which threads pay off: a second of unpacking
-NAME_BYTES = 1 << 20  # most bytes of the header of a tar archive that holds a long name
+SEVERAL = 1 << 20  # least bytes of a bz2 file for which threads pay off: a second of unpacking
+NAME_BYTES = 1 << 20  # most bytes of a tar entry that is no file, such as a header with a long name
 NAME = re.compile(r"\A(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
 PACKED = re.compile(r"\.(gz|bz2)$")
@@ -34,7 +33,7 @@ PACKED = re.compile(r"\.(gz|bz2)$")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Range of a file that is read separately: bytes of whole lines, or row groups of Parquet."""
+    """Range of a file, to be read separately: bytes of whole lines, or row groups of Parquet."""
 
     start: int  # first byte or row group
     stop: int  # end of the range, exclusive
@@ -53,9 +52,9 @@ class Input:
 def find(
     paths: Iterable[str | Path], wanted: tuple[str, ...] = ("",), counts: ReadCounts | None = None
 ) -> list[Input]:
-    """Lists the inputs under `paths`, without repeats. A path is a file, a part of a split file or a folder.
-    A folder gives the readable files whose names begin with one of `wanted`, in name order. Its subfolders
-    are not searched."""
+    """Lists the inputs under `paths`, without repeats. A path is a file, a folder, or one part of a split
+    file, which stands for all parts. A folder gives its own files with a readable name that begins with one
+    of `wanted`; other files are added to `counts`. Raises DataError as `named_files` and `_parts` do."""
     given, inputs = list(map(Path, paths)), dict[str, Input]()
     begins = f"that begin with {' or '.join(wanted)}, " if any(wanted) else ""
 
@@ -77,9 +76,9 @@ def named_files(
     below: bool = False,
     counts: ReadCounts | None = None,
 ) -> list[Path]:
-    """Lists the files behind `paths`, in order, without repeats. A folder gives its visible files for which
-    `named` is true; `below` includes subfolders. Files that are left out are added to `counts`. Raises
-    DataError if a path has no such file."""
+    """Lists the files behind `paths` for which `named` is true, without repeats. A folder gives its files in
+    name order, with `below` also those of subfolders, but none whose name begins with a dot. Adds files that
+    are left out to `counts`. Raises DataError, which names what was `expected`, if a path gives no file."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if not path.exists():
@@ -118,9 +117,9 @@ def size(inputs: Iterable[Input]) -> int:
 
 
 def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
-    """Yields the bytes of an input, decompressed. Raises DataError if the file is truncated, damaged,
-    mislabelled, or exceeds the limits. Discard the bytes yielded before the error, because a checksum follows
-    the bytes that it covers."""
+    """Yields the bytes of an input, decompressed. Raises DataError if a packed file is truncated, damaged or
+    exceeds the limits, if the bytes contradict the name, or if a file cannot be read. Discard the bytes
+    yielded before the error, because a checksum follows the bytes that it covers."""
     chunks = _raw(source, counts)
     if source.span is not None and source.span.start:
         return chunks  # the shard with the file's beginning counts the file and checks its first bytes
@@ -131,7 +130,7 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
         chunks = unpacked(source.name, source.packing, chunks, limits, again)
 
     def agreeing() -> Iterator[bytes]:
-        """Yields the chunks after checking the first bytes, at least a tar header, against the name."""
+        """Compares the first 512 bytes, the size of a tar header, with the name; then yields all chunks."""
         head = b""
         for chunk in chunks:
             head += chunk
@@ -139,7 +138,7 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
                 break
         packed, is_tar = packing_of(head), source.kind == "tar"
         if packed or (head[257:262] == b"ustar" and not is_tar):
-            said, found = "a tar archive" if is_tar else "JSON lines", packed or "a tar archive"
+            said, found = "a tar archive" if is_tar else "text", packed or "a tar archive"
             raise DataError(f"{source.name}: expected {said} by its name, found {found} by bytes. Rename it.")
         if head:
             yield head
@@ -149,7 +148,7 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
 
 
 def _parts(stem: Path) -> tuple[Path, ...]:
-    """Lists the parts of a split file, numbered from 0 or from 1. Raises DataError if a part is missing."""
+    """Lists the parts of a split file, from 0 or 1 on. Raises DataError for a gap or an incomplete part."""
     files = sorted(p for p in stem.parent.iterdir() if p.name.startswith(f"{stem.name}.part"))
     if unfinished := [p.name for p in files if p.name.endswith(".partial")]:
         raise DataError(f"{stem}: {', '.join(unfinished)} is not whole. Run the download again to finish it.")
@@ -181,7 +180,7 @@ class _Member(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Parses a header. Raises ReadError if it is damaged, which tarfile would take for the end of the
-        archive, or if it announces a name of more than NAME_BYTES. Only a block of zeros is the end."""
+        archive, or if an entry other than a file has over NAME_BYTES. Only a block of zeros is the end."""
         try:
             member = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as e:

@@ -2,8 +2,9 @@
 
 A shard is a file, all parts of a split file, a range of lines of unpacked JSON lines, or row groups of
 Parquet. Packed files, archives, WARC and CSV are not cut, because the beginnings of their lines are unknown
-until they are read. QASPER and OAG-QA are not cut either: their questions name papers of other files. Each
-shard is read with the ids of the others (`file_read.Seen`): all shards together give the rows of one read.
+until they are read. All files of QASPER, of OAG-QA or of a plugin's function are one shard: questions of
+OAG-QA name papers of other files. Each shard is read with the ids that others share with it
+(`file_read.Seen`): all shards together give the rows of one read.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, Row
 from raypipe.readers.unpack import PIECE
 
 Format: TypeAlias = str | RowFormat
-"""A name of FORMATS, a `RowFormat` (the format `rows` with named fields), or the path of your own reader.
-Your reader, such as `mypkg.readers:rows`, is a function of one file that yields a `Row` per record."""
+"""A name of FORMATS, a `RowFormat` (the format `rows` with the user's fields), or the path of your own
+reader, such as `mypkg.readers:rows`: a function of one file that yields a `Row` per record."""
 Paths: TypeAlias = Iterable[str | Path]
 
 OWN_KIND = "qa"
@@ -46,7 +47,7 @@ class Shard:
 class LineFormat:
     """Format of JSON lines in which each line is read on its own."""
 
-    begin: str  # prefix of the names of its files in a folder; a file named by its own path has any name
+    begin: str  # prefix of its files' names in a folder; a file that is given by its own path needs none
     rows: Callable[[Iterable[lines.JsonLine], FileRead], Iterator[Row]]
     kind: str  # kind of the data, which decides on golds and measures (`metrics.kinds`)
 
@@ -63,7 +64,7 @@ class LineFormat:
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """Format that finds and reads its files itself."""
+    """Format whose own functions find and read its files."""
 
     files_of: Callable[[Paths], list[Path]]
     read: Callable[[Paths, FileRead], Iterator[Row]]
@@ -101,11 +102,11 @@ FORMATS: Registry[Any] = Registry(
     },
     "a reader",
 )
-"""Name -> format; a plugin may add a function of one file instead of a format."""
+"""Name -> format. A plugin may add a format, or a function that reads one file."""
 
 
 def format_of(format: Format) -> LineFormat | FileFormat:
-    """Resolves a format to the functions that read it. Raises ConfError if it is unknown."""
+    """Resolves a format to the functions that read it. Raises ConfError if it is unknown or not loadable."""
     if isinstance(format, RowFormat):
         return _of_rows(format)
     if (path := _reader_path(format)) is not None:
@@ -116,7 +117,7 @@ def format_of(format: Format) -> LineFormat | FileFormat:
 
 
 def _reader_path(format: str) -> str | None:
-    """Returns the MODULE:NAME of a reader that is a function of one file, else None."""
+    """Returns the MODULE:NAME of a format that is a function of one file; None for other formats."""
     if is_path(format):
         return format
     added = FORMATS.added(format) if format in FORMATS else None
@@ -131,14 +132,14 @@ def open(
     seen: Seen | None = None,
     span: Span | None = None,
 ) -> Iterator[Row]:
-    """Yields the rows of these files and folders, in order; `counts` grows with each row.
+    """Yields the rows of these files and folders; `counts` grows with each row.
 
-    `seen`: ids of other reads, to which this read adds its own; None if there is no other read. `span`: reads
-    only this range of the only file in `paths`; None reads everything.
+    `seen`: ids that other reads share with this read; None if there is no other read. `span`: range to read
+    of the only file in `paths`; None reads all files whole.
 
-    Raises ConfError if the format is unknown, and DataError if a file is missing, truncated, damaged or
-    mislabelled. Discard all rows after a DataError: a checksum follows the bytes that it covers, so rows of a
-    damaged block may already have been yielded.
+    Raises ConfError if no path is given, the format is unknown, or no file has a field that the user named.
+    Raises DataError if a file is missing, truncated, damaged or mislabelled. After a DataError, discard all
+    yielded rows: a checksum follows the bytes that it covers, so some of these rows may be damaged.
     """
     return format_of(format).read(_some(paths), FileRead(counts, limits, seen or Seen(), span))
 
@@ -148,7 +149,7 @@ def size(paths: Paths, format: Format) -> int:
 
 
 def files_of(paths: Paths, format: Format) -> list[Path]:
-    """Lists the files that `open` will read, in order, with every part of a split file."""
+    """Lists the files that `open` will read, with every part of a split file, but not `referenced` files."""
     return format_of(format).files_of(_some(paths))
 
 
@@ -159,8 +160,8 @@ def _some(paths: Paths) -> list[str | Path]:
 
 
 def reader_id(format: Format) -> str:
-    """Returns the identity of a format's reader: the format's name, with the fields that the user named; of a
-    plugin's reader its path and the digest of its source."""
+    """Returns the identity of a format's reader. It is the format's name, with the fields that the user
+    named. For a function from outside it is the function's path and the digest of its source."""
     if isinstance(format, RowFormat):
         return format.id()
     path = _reader_path(format)
@@ -169,7 +170,7 @@ def reader_id(format: Format) -> str:
 
 def kind_of(format: Format) -> str:
     """Returns the kind of a format's data, which decides on golds and measures (`metrics.kinds`)."""
-    # FORMATS has no reader for a folder of documents
+    # A folder of documents ("files") has no reader in FORMATS.
     return OWN_KIND if format == "files" else format_of(format).kind
 
 
@@ -183,7 +184,8 @@ def referenced(paths: Paths, format: Format) -> list[Path]:
 
 
 def check(paths: Paths, format: Format) -> None:
-    """Checks files before a read: raises for a missing file, a missing field or damaged CSV."""
+    """Checks files before a read. Raises DataError for a missing file; for `rows`, as `own_rows.check`
+    does."""
     if (rows := _rows(format)) is not None:
         own_rows.check(paths, rows)
     else:
@@ -191,14 +193,15 @@ def check(paths: Paths, format: Format) -> None:
 
 
 def looks_like(paths: Paths) -> Format:
-    """Guesses the format of files by names and first rows; "crag" if nothing is certain.
+    """Guesses the format of files by names and first rows: the first case that fits, "crag" if none does.
 
-    - A folder with the marker file of a plugin has the plugin's format.
-    - JSON that begins as a file of papers is "qasper".
-    - Names that end in .warc or .warc.gz are "warc".
-    - Names that start with corpus or queries are "beir".
-    - The file names of OAG-QA are "oag".
-    - Other JSON, CSV and Parquet is "rows", and so are JSON lines without any field that only CRAG has.
+    - All paths are folders with the marker file of one plugin: the plugin's format.
+    - All names end in .warc or .warc.gz: "warc".
+    - All are relevance judgements: "beir". All other files are named like OAG-QA's: "oag".
+    - The first .json file begins like a file of papers: "qasper".
+    - There is any other JSON, CSV or Parquet: "rows".
+    - All names of JSON lines start with corpus or queries: "beir".
+    - The first rows of JSON lines have none of CRAG's fields: "rows".
     """
     given = [Path(p) for p in paths]
     marks = {marked(p) for p in given}
@@ -226,7 +229,7 @@ def looks_like(paths: Paths) -> Format:
 
 
 def marked(folder: Path) -> str | None:
-    """Returns the format of the plugin whose marker file is in a folder, or None."""
+    """Returns the format of the first plugin whose marker file is in a folder, or None."""
     markers = registered("markers").items()
     return next((str(found.value) for name, found in markers if (folder / name).is_file()), None)
 
@@ -235,7 +238,7 @@ _OF_CRAG = {"interaction_id", "search_results", "query_time", "static_or_dynamic
 
 
 def _are_crag(files: list[Path]) -> bool:
-    """Returns whether the first rows have one of CRAG's own fields; True if no file has rows."""
+    """Returns whether the first rows have a field of CRAG; True without rows, or if they cannot be read."""
     for file in files:
         try:
             [found] = row_files.find([file])
@@ -279,14 +282,14 @@ def _from_outside(format: str) -> FileFormat:
 
 
 def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
-    """Cuts files into shards of about `shard_bytes`, in order. A file that cannot be cut is one shard, and so
-    are files that must be read together. Adds files that no reader takes to `counts`."""
+    """Cuts files into shards of about `shard_bytes`. A file that cannot be cut is one shard, and so are files
+    that must be read together. For CRAG, BEIR and captured questions, `counts` gets folders' other files."""
     read = format_of(format)
     return [_whole(read.files_of(paths))] if read.shards is None else read.shards(paths, shard_bytes, counts)
 
 
 def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
-    """Returns whether rows may be pages with an address, which get a row in `layouts`."""
+    """Returns whether shards may hold pages with an address, each of which gets a row in `layouts`."""
     own = _rows(format)
     return format == "warc" if own is None else not all(m.fields.asks() for m in own_rows.mapped(paths, own))
 
@@ -297,7 +300,7 @@ def _whole(paths: Iterable[Path]) -> Shard:
 
 
 def _cut_lines(source: Input, shard_bytes: int) -> list[Shard]:
-    """Cuts unpacked JSON lines. A shard ends with the line in which it is full."""
+    """Cuts unpacked JSON lines; other inputs are one shard. A shard ends with the line that fills it."""
     if source.kind != "jsonl" or source.packing or len(source.parts) > 1:
         return [_whole(source.parts)]
     path = source.parts[0]
@@ -319,7 +322,7 @@ def _cut_lines(source: Input, shard_bytes: int) -> list[Shard]:
 
 
 def _cut_groups(source: Input, shard_bytes: int) -> list[Shard]:
-    """Cuts Parquet. A shard ends with the row group in which it is full."""
+    """Cuts Parquet; an unreadable file is one shard. A shard ends with the row group that fills it."""
     [path] = source.parts
     try:
         meta = pq.read_metadata(path)

@@ -1,4 +1,4 @@
-r"""Reader of OAG-QA's files: papers, and questions over all papers.
+r"""Reader of OAG-QA's files: papers, and questions that search all papers.
 
 One line of qa-train.txt (qa-valid-wo-ans.txt and qa-test-wo-ans-new.txt have no `pids`):
 
@@ -11,7 +11,7 @@ pid-to-title-abs-new.json and pid_to_title_abs_update_filter.json each hold one 
 File names may have `_` instead of `-`, .jsonl instead of .txt, and .gz at the end. A paper's source is its
 title on one line, a newline and its abstract. The id of a question is the file's name and the line's number,
 such as "qa-train-0000001", so that ids sort in the order of lines. The papers in `pids` are the question's
-gold, each with grade 1.
+gold, each with grade 1; a question without them has no gold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, Unusable
 
 QUESTIONS = re.compile(r"\A(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
 PAPERS = re.compile(r"\A(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
-PAPER_CHARS = 4 << 20  # most characters of a paper's JSON; an abstract has a few thousand
+PAPER_CHARS = 4 << 20  # characters within which a paper's JSON must end; an abstract has a few thousand
 _BLANK = re.compile(r"[ \t\r\n]*+")
 _NAMED = "OAG-QA's files, named as qa-train.txt or pid-to-title-abs-new.json"
 
@@ -46,10 +46,10 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
-    """Yields a row for each paper, then for each question. Raises DataError if a file of papers is not one
-    object."""
+    """Yields a row for each paper, then for each question. Raises DataError if a file is damaged, or if a
+    file of papers is not one JSON object."""
     counts, limits = read.counts, read.limits
-    known = False  # whether papers were read, so that golds can be checked
+    known = False  # whether papers were read; only then golds are checked
     for path in files_of(paths):
         if PAPERS.fullmatch(path.name):
             known = True
@@ -94,7 +94,7 @@ def _text(value: Mapping[str, Any], name: str, counts: ReadCounts) -> str:
 
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:
-    """Yields (FILE:PID, pid, JSON) for each paper, streamed because a file has hundreds of MB."""
+    """Yields (FILE:PID, pid, JSON) for each paper. The file is streamed, because it has hundreds of MB."""
     text = _JsonText(path, files.stream(files.whole(path), counts, limits))
     text.expect("{")
     another = text.next_sign() != "}"
@@ -111,7 +111,7 @@ def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tu
 
 
 class _JsonText:
-    """JSON text of a file, taken value by value. It holds only the characters that are not yet taken."""
+    """JSON text of a file, read by chunks and taken value by value. A new chunk drops what was taken."""
 
     def __init__(self, path: Path, chunks: Iterator[bytes]) -> None:
         self._path, self._chunks = path, chunks
@@ -131,14 +131,14 @@ class _JsonText:
                 return self._text[self._at : self._at + 1]
 
     def expect(self, sign: str) -> None:
-        """Takes the next character. Raises DataError if it is not `sign`; "" stands for the file's end."""
+        """Takes the next nonblank character. Raises DataError if it is not `sign`; "" means the end."""
         if self.next_sign() != sign:
             wanted = f"{sign!r} of an object, pid -> title and abstract" if sign else "the end"
             raise self.error(f"expected {wanted}, found {self._text[self._at : self._at + 20]!r}")
         self._at += len(sign)
 
     def value(self) -> tuple[Any, str]:
-        """Takes the next JSON value. Returns the value and its text."""
+        """Takes the next JSON value. Returns the value and its text. Raises DataError if there is none."""
         self.next_sign()
         while True:
             try:

@@ -1,8 +1,8 @@
-"""Copies between an object store and local files: the data of a run, and its reports.
+"""Copies between an object store and local files: data files of a run, and its reports.
 
-Tables are read and written in place (`store/`). Data files are read from front to back many times, and
-reports are small, so both are copied whole. Every store that pyarrow supports works; its libraries take
-credentials from the environment.
+Data files are read from front to back many times, and reports are small, so both are copied whole. Tables are
+not copied: `store/` reads and writes them in place. Every store that pyarrow supports works; pyarrow takes
+the credentials from the environment.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def is_remote(place: str) -> bool:
 
 
 def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below: True) -> Path:
-    """Downloads an object, or the objects below a prefix, to a folder in `cache`. Returns the local path.
-    `wanted` selects objects by their paths below the prefix. A copy with the object's size and time is
-    reused. Raises DataError if an object cannot be read, or if none exists."""
+    """Downloads an object, or the objects below a prefix, into `cache`. Returns the path of the file or
+    folder. `wanted` selects objects by their paths below the prefix; a single object has the path ".". Copies
+    of unchanged objects are kept, and copies of missing objects deleted. Raises DataError if an object cannot
+    be read, or if none exists."""
     try:
         system, path = FileSystem.from_uri(uri)
         info = system.get_file_info(path)
@@ -42,7 +43,7 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
         raise DataError(f"{uri}: nothing is there. Expected an object, or a prefix with objects below it")
     home = cache / digest(uri)[:16] / Path(path).name
     copies = {home / info.path.removeprefix(path).lstrip("/"): info for info in found}
-    for sign in [*home.rglob(f"*{_SIGN}")]:  # of objects that are gone
+    for sign in [*home.rglob(f"*{_SIGN}")]:  # deletes copies of objects that no longer exist
         if (copy := sign.with_suffix("")) not in copies:
             copy.unlink(missing_ok=True)
             sign.unlink(missing_ok=True)
@@ -52,11 +53,11 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
     return home
 
 
-_SIGN = ".fetched"  # suffix of the file next to a copy that has the size and time of its object
+_SIGN = ".fetched"  # NAME.fetched next to a copy NAME holds the size and time of the copied object
 
 
 def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
-    """Downloads one object to the file `here`, atomically, unless an equal copy is there."""
+    """Downloads one object to the file `here`, atomically, unless an equal copy is there (`_SIGN`)."""
     sign = here.with_name(here.name + _SIGN)
     wanted = f"{info.size} {info.mtime_ns}"
     if here.is_file() and sign.is_file() and sign.read_text() == wanted:
@@ -77,9 +78,9 @@ def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
 
 
 def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Copies one object; retries if the connection breaks. Raises the last OSError. The stores' clients do
-    not retry a body that breaks off in the middle. An error with an errno comes from this machine (no
-    permission, disk full), so it is not retried."""
+    """Calls `copy`, which copies one object, up to TRIES times until it succeeds. Raises the last OSError.
+    The stores' clients do not retry a body that breaks off in the middle, so this does. An OSError with an
+    errno comes from this machine (no permission, disk full) and is not retried."""
     backoff = Backoff(TRIES, first_s=0.5)
     while True:
         try:
@@ -91,9 +92,9 @@ def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] =
 
 
 def upload(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
-    """Copies every file of a folder to a prefix; the files named in `last` are copied last. Earlier copies of
-    the `last` files are deleted first: their presence means that all files are complete. Raises DataError if
-    the prefix cannot be written."""
+    """Copies every file below a folder to a prefix, those with a name in `last` at the end. Before that, it
+    deletes the copies of these last files from the prefix: their presence means that all files are complete.
+    Raises DataError if a file cannot be read or written."""
     ending = tuple(last)
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     try:

@@ -1,6 +1,6 @@
 """Reader of the format `rows`: a user's own rows, under any field names, as questions and documents.
 
-Before a file is read, its first rows show which field has which role (`field_map`).
+Before a file is read, its first rows show which field has which role, such as query or answer (`field_map`).
 
 One record with common field names:
 
@@ -8,9 +8,10 @@ One record with common field names:
      "contexts": [{"url": "https://example.org/velora", "title": "Velora", "html": "<p>..."}]}
 
 `turns` are earlier messages of the conversation: objects with `role` and `text`. An answer is a text, a
-number, a list of them, or an object with `text` or `value` and `aliases` (SQuAD, TriviaQA). A document
-is a text, an object, a pair of title and sentences, or the path of a file next to the data. If a file has no
-field of documents, its questions search the whole store. A row without a question is a document.
+number, a list of them, or an object with `text` or `value` and `aliases` (SQuAD, TriviaQA). A document is a
+text, an object, a pair of title and sentences, or the path of a file next to the data. Questions search the
+whole store if their file has no field for documents or content. Rows of a file without a field for questions
+are documents.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from raypipe.readers.rows import (
 from raypipe.text.filters import ConditionError, Filters
 
 NAME = "rows"
-ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an answer that is an object, in order
+ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # fields of an answer that is an object
 LABELS = ("domain", "question_type", "made_by", "review")
 TURN = "turn"  # label with the question's number in its conversation
 DROP = "drop"  # value of `review` that omits the question
@@ -59,7 +60,7 @@ DROP = "drop"  # value of `review` that omits the question
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """Format `rows` with the fields that the user named, in place of a format's name."""
+    """Format `rows` with the fields that the user named. It may replace the name of a format."""
 
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> fields that the user named
 
@@ -76,8 +77,8 @@ class MappedFile:
 
 
 def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits = LIMITS) -> list[MappedFile]:
-    """Lists the files under `paths`, each with the map of its fields. Raises ConfError if no file has a field
-    that the user named, and DataError if a file is damaged or has neither questions nor documents."""
+    """Lists the files with rows under `paths`, and their maps of fields. Raises ConfError if no file has a
+    field that the user named, and DataError if one is damaged or has no field for questions or documents."""
     files = row_files.find(paths)
     first = {f.name: row_files.first(f, limits) for f in files}
     if not any(first.values()):
@@ -99,7 +100,7 @@ def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iter
     counts, limits, newest = read.counts, read.limits, read.seen.newest
     files = [replace(m, file=replace(m.file, span=read.span)) for m in mapped(paths, format, limits)]
     for m in files:
-        if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl is read twice
+        if not m.fields.asks() and "modified" in m.fields.fields:  # dated pages are read twice
             for line in row_files.rows(m.file, ReadCounts(), limits):
                 with suppress(UnusableLine), blamed():  # the second reading reports the fault
                     if (fetch := _fetch(line.value or {}, m.fields)) is not None:
@@ -131,7 +132,7 @@ def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iter
 
 
 def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
-    """Lists the files that rows name as documents. A data file is only read if its first rows name one."""
+    """Lists the files that rows name as documents. Searches only data files whose first rows name a file."""
     found: dict[Path, None] = {}
     for m in mapped(paths, format):
 
@@ -150,7 +151,7 @@ def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
 
 
 def check(paths: Iterable[str | Path], format: RowFormat) -> None:
-    """Checks files before a read: raises as `mapped` does, and DataError if any part of a CSV is damaged."""
+    """Checks files before a read. Raises as `mapped` does, and DataError if any part of a CSV is damaged."""
     for m in mapped(paths, format):
         if m.file.kind == "csv":
             deque(row_files.rows(m.file, ReadCounts()), 0)
@@ -184,7 +185,7 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     turns = None
     if "turns" in fields.fields:
         name, listing = fields.fields["turns"][0], json_list(fields.get(value, "turns"))
-        # If the user did not name the field, a number in it is a count of turns and holds no messages.
+        # A number in a field that the user did not name is a count of turns, so there are no messages.
         count = isinstance(listing, int | float) and "turns" not in fields.named
         turns = () if listing is None or listing == "" or count else turns_of(listing, name)
     said = (part for t in turns or () for part in (t.role, t.text))
@@ -213,7 +214,7 @@ def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     source = found.source.id
     id = scalar_text(fields.get(value, "id")) or found.url or digest(source)[:16]
     layout = Layout(id, source, found.url, found.title, found.pages, found.sections) if found.url else None
-    # Fields of the document: the row's columns without a role, and the entries of an object `metadata`.
+    # Fields of the document: `modified` as date, entries of an object `metadata`, columns without a role.
     used = {name.partition(".")[0] for names in fields.fields.values() for name in names}
     inner = value.get("metadata")
     given = {**(inner if isinstance(inner, Mapping) else {}), **value}

@@ -1,6 +1,6 @@
 """Reader of QASPER's JSON: papers, questions and the answers of annotators.
 
-A file is one object, paper id -> paper. v0.1 to v0.3 have this form (only the fields that are read):
+A file is one object, paper id -> paper. v0.1 to v0.3 have this form (other fields are not read):
 
     {"1909.00694": {"title": "...", "abstract": "...",
       "full_text": [{"section_name": "Method ::: Loss", "paragraphs": ["We minimise ...", "Here ..."]}],
@@ -11,8 +11,8 @@ A file is one object, paper id -> paper. v0.1 to v0.3 have this form (only the f
 
 A paper becomes a document: title, abstract, headings of sections (`#`), paragraphs and captions. Blank lines
 separate them, so that each is one block of the parsed text. The layout of the document names the sections. A
-question cites only its paper. If an annotator's answer has several forms, the first in the evaluator's order
-counts: unanswerable, spans, own words, yes or no.
+question cites only its paper. If an annotator's answer has several forms, the first form in the evaluator's
+order counts: unanswerable, spans, own words, yes or no.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
 def papers(
     path: Path, counts: ReadCounts | None = None, limits: ReaderLimits = LIMITS
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yields (FILE:ID, id, paper) for each paper. Raises DataError if the file has another form."""
+    """Yields (FILE:ID, id, paper) for each paper. Raises DataError if the file is too large or malformed."""
     raw = files.content(files.whole(path), counts or ReadCounts(), limits, row_files.JSON_BYTES)
     try:
         tree = lines.without_nul(lines.parse(raw))
@@ -94,7 +94,7 @@ def papers(
 
 def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
     """Returns the annotators' answers to a question, in order. Raises UnusableLine if an answer has none of
-    the known forms."""
+    the four forms, or if a field has a wrong type."""
     said = Fields(question).objects("answers")
     return tuple(_annotator(Fields(a.get("answer", dict), f"{a.path}answer.")) for a in said)
 
@@ -152,5 +152,5 @@ def _paper(where: str, id: str, paper: Fields) -> Row | None:
 
 
 def _folded(value: Any) -> str:
-    """Folds a text to one line; returns "" for null: some captions and section names are missing."""
+    """Folds a text to one line. Returns "" for any other value: some captions and section names are null."""
     return fold(value) if isinstance(value, str) else ""

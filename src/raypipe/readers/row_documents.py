@@ -1,7 +1,7 @@
 """Documents of a user's rows: texts, objects, and the files that rows name.
 
-An item of a row's field of documents is a text, an object, a pair of title and sentences, or the path of a
-file next to the data. If a row asks nothing, the row itself is the item.
+A row's field of documents holds items. An item is a text, an object, a pair of title and sentences, or the
+path of a file next to the data. In a file without such a field, each row itself is an item.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HTML = re.compile(r"\A\s*+(?:<\?xml[^>]*>\s*+)?<(?:!doctype\s+html|html[\s>])",
 
 @dataclass(frozen=True, slots=True)
 class RowDocument:
-    """Document that a row holds or names."""
+    """Document that a row holds, or whose file it names."""
 
     source: Source
     url: str
@@ -43,21 +43,22 @@ class RowDocument:
     name: Source | None = None  # the title of an HTML page, as a separate source
     pages: tuple[Mark, ...] = ()  # spans of a PDF's pages
     sections: tuple[Mark, ...] = ()  # spans of the sections of a PDF or docx
-    faults: tuple[Fault, ...] = ()  # one for each page of a PDF that has no text
+    faults: tuple[Fault, ...] = ()  # one for each page of a PDF that cannot be read
 
     def sources(self) -> tuple[Source, ...]:
         return tuple(filter(None, (self.source, self.name)))
 
 
 def items_of(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
-    """Lists the items of a row's documents; without such a field the row is the item."""
+    """Lists the items of a row's documents. If the file has no field of documents, the row is the only item.
+    If it has no field of content either, there is none."""
     if not fields.asks() or "documents" not in fields.fields:
         own = {role: fields.get(value, role) for role in OF_DOCUMENT if role in fields.fields}
         return [] if own.keys().isdisjoint(CONTENT) else [own]
     items = list[Any]()
     for given in map(json_list, fields.all(value, "documents")):
         lists = {k: v for k, v in given.items() if isinstance(v, list)} if isinstance(given, Mapping) else {}
-        if len({len(v) for v in lists.values()}) == 1:  # an object of parallel lists
+        if len({len(v) for v in lists.values()}) == 1:  # an object of parallel lists, one entry per item
             items += [dict(zip(lists, some, strict=True)) for some in zip(*lists.values(), strict=True)]
         else:
             items += [item for item in given if item is not None] if isinstance(given, list) else [given]
@@ -68,7 +69,7 @@ def items_of(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
 
 
 def json_list(given: Any) -> Any:
-    """Parses a JSON list in a text, such as a cell of CSV; returns other values unchanged."""
+    """Parses a text that holds a JSON list, such as a cell of CSV; returns other values unchanged."""
     if isinstance(given, str) and (said := given.strip()).startswith("[") and said.endswith("]"):
         with suppress(ValueError):
             return json.loads(given)
@@ -77,7 +78,7 @@ def json_list(given: Any) -> Any:
 
 def document_of(item: Any, read: ReadNamed, where: str, inner: Mapping[str, str]) -> RowDocument | None:
     """Makes the document of an item; None if it has no text. `inner`: role -> field of the item, as the user
-    named it. Raises UnusableLine if the item is no document."""
+    named it. Raises UnusableLine if the item is no document, or `read` cannot read the file it names."""
     if isinstance(item, list) and len(item) == 2 and isinstance(item[0], str):
         item = {"title": item[0], "text": item[1]}  # HotpotQA's pairs of title and sentences
     if isinstance(item, str):
@@ -123,7 +124,7 @@ def _joined(value: Any, where: str) -> str:
 
 
 def path_of(item: Any, inner: Mapping[str, str]) -> str | None:
-    """Returns the path in a document's item; None if the item holds the document itself."""
+    """Returns the path that an item names, or None. A text is a path if it ends in .pdf, .txt or the like."""
     if isinstance(item, Mapping):
         name = inner.get("path") or by_name("path", [str(n) for n in item])
         given = item.get(name) if name else None
@@ -132,9 +133,9 @@ def path_of(item: Any, inner: Mapping[str, str]) -> str | None:
 
 
 def read_named(folder: Path, documents: DocumentReader, named: str, where: str) -> FileText:
-    """Reads a file below a folder that a row names as its document. HTML pages and texts are only decoded; a
-    PDF or docx is read as in a folder of documents. `where`: place in the row, for messages. Raises
-    UnusableLine if the file is missing or cannot be read."""
+    """Reads the file below `folder` that a row names as its document. HTML pages and texts are only decoded;
+    a PDF or docx is read as in a folder of documents. `where` is the place in the row, for messages. Raises
+    UnusableLine if the file is missing, too large, of another kind or cannot be read."""
     file = inside(folder, named, where)
     ending, endings = file.suffix.lower(), (*PAGES, *TEXTS, *MARKED)
     if ending not in endings:
@@ -163,7 +164,7 @@ def read_named(folder: Path, documents: DocumentReader, named: str, where: str) 
 
 
 def inside(folder: Path, named: str, where: str) -> Path:
-    """Resolves the path of a file below a folder. Raises UnusableLine if there is no such file."""
+    """Resolves the path of a file below a folder. Raises UnusableLine if the file is missing or elsewhere."""
     root = folder.resolve()
     try:
         file = (root / named).resolve()
@@ -176,7 +177,7 @@ def inside(folder: Path, named: str, where: str) -> Path:
 
 
 def scalar_text(value: Any) -> str:
-    """Returns a text, number or date as stripped text; "" for any other value."""
+    """Returns a text, number, boolean or date as stripped text; "" for NaN and all other values."""
     if isinstance(value, float) and math.isnan(value):
         return ""
     return written(value).strip() if isinstance(value, SCALARS) else ""

@@ -1,7 +1,7 @@
 """Reader of files of rows (JSON lines, JSON, CSV, Parquet) as plain values.
 
-`for row in rows(file, counts): row.where, row.value` streams them. A value maps field names to values that
-Python has for JSON or Parquet. The meaning of the fields is not known here.
+`for row in rows(file, counts): row.where, row.value` streams them. A row's value maps field names to Python
+values of JSON or Parquet. This module does not interpret the fields.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ ENDINGS = {  # kind -> endings of its files
     "parquet": (".parquet", ".pq"),
 }
 READABLE = "jsonl, json, csv and tsv (with .gz or .bz2 behind it or not) and parquet"
-PEEKED = 50  # first rows of a file, in which its fields are searched
+PEEKED = 50  # first rows of a file, from which the meaning of its fields is inferred
 BATCH = 16  # rows of a table converted to Python values at a time: a row may hold fifty pages
-JSON_BYTES = 256 << 20  # most bytes of a file that is one JSON value, which is read whole
-GROUP_BYTES = 4 << 30  # most bytes of a row group of Parquet, uncompressed; it is read whole
+JSON_BYTES = 256 << 20  # most unpacked bytes of a file that is one JSON value; it is read whole
+GROUP_BYTES = 4 << 30  # most uncompressed bytes of a row group of Parquet; a group is read whole
 
 
 def kind_of(path: Path) -> str | None:
-    """Returns the kind of a file by its name: jsonl, json, csv or parquet; None for other names."""
+    """Returns the kind that a file's name gives: jsonl, json, csv or parquet; None for other names."""
     name = files.PACKED.sub("", path.name.lower())
     return next((kind for kind, endings in ENDINGS.items() if name.endswith(endings)), None)
 
 
 def find(paths: Iterable[str | Path]) -> list[Input]:
-    """Lists the files of rows under `paths`, in order, without repeats. Subfolders are not searched. Raises
-    DataError if a path gives no such file."""
+    """Lists the files of rows under `paths`, without repeats; a folder's files in name order, without
+    subfolders. Raises DataError if a path gives no such file."""
     named = files.named_files(paths, lambda path: kind_of(path) is not None, f"files of rows ({READABLE})")
     return [files.whole(path, kind_of(path) or "") for path in named]
 
 
 def rows(file: Input, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[JsonLine]:
-    """Yields the rows of a file, in order. A CSV line with too many cells becomes a row with a fault. Raises
+    """Yields the rows of a file, in order. An unusable row, such as a ragged CSV line, has a fault. Raises
     DataError if the file is truncated, damaged or mislabelled; then discard its earlier rows."""
     if file.kind == "jsonl":
         return lines.read([file], counts, limits)
@@ -63,7 +63,7 @@ def first(file: Input, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any]]
 
 
 def _json(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    """Reads a list of objects, an object that holds such a list, SQuAD's nested form, or JSON lines."""
+    """Reads a list of objects, an object with exactly one such list, SQuAD's nested form, or JSON lines."""
     advice = " in one value. Write JSON lines, an object a line, which are read one by one (.jsonl)."
     raw = files.content(file, counts, limits, JSON_BYTES, advice).removeprefix(codecs.BOM_UTF8)
     try:
@@ -171,7 +171,7 @@ def _table_rows(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterat
 
 
 def _values(batch: pa.RecordBatch) -> list[Any]:
-    """Converts the rows of a batch to Python; a row that Python cannot hold becomes an UnusableLine."""
+    """Converts the rows of a batch to Python. An UnusableLine replaces a row that Python cannot hold."""
     try:
         values: list[Any] = batch.to_pylist()
         return values

@@ -1,7 +1,8 @@
-"""Output of readers: rows, counts and faults; the limits on input; objects of a row.
+"""Rows, counts and faults that readers produce, limits on their input, and checked access to fields.
 
-Knows no files and no formats. A reader turns every line into one `Row` or adds it to one count. The caller
-that stores the rows can therefore prove that no line was lost:
+This module opens no files. A "line" may also be a record of a file without lines: a paper, a page, a row of
+Parquet. A reader yields each line as a `Row`, or only counts it, such as a blank line. A caller that stores
+the rows can thus prove that no line was lost:
 
     lines == blank_lines + rows + faults + repeated_rows + empty_documents + dropped_rows + older_pages
 """
@@ -24,14 +25,14 @@ STEP = "read"  # `Fault.step` of all faults of readers
 class ReaderLimits:
     """Caps that keep hostile input from filling memory or disk."""
 
-    # Bytes of a line. Fifty real pages have 16 MB on average (319 KB each); a line of 200 MB is refused.
+    # Most bytes of a line. A line of CRAG with fifty real pages, of 319 KB each, has 16 MB on average.
     line_bytes: int = 128 << 20
-    # Unpacked bytes of a file. All of CRAG task 3 is some 50 GB of JSON.
+    # Most unpacked bytes of a packed file. All of CRAG task 3 is some 50 GB of JSON.
     inflated_bytes: int = 256 << 30
-    # Unpacked bytes per packed byte. Under bz2 real pages shrink 7-fold and repetitive made-up ones some
-    # 50-fold; gzip cannot exceed 1,032.
+    # Most unpacked bytes per packed byte. Under bz2 real pages shrink 7-fold, and repetitive made-up pages
+    # some 50-fold. Under gzip nothing shrinks more than 1,032-fold.
     ratio: int = 200
-    # Unpacked bytes below which any ratio is accepted: a small file of equal rows is no bomb.
+    # Unpacked bytes up to which any ratio is accepted: a small file of equal rows is no bomb.
     ratio_free_bytes: int = 64 << 20
 
 
@@ -40,29 +41,29 @@ LIMITS = ReaderLimits()
 
 @dataclass(frozen=True, slots=True)
 class DocumentLimits:
-    """Caps that confine the damage of a bad file to that file. docs/files.md gives the sources."""
+    """Caps that confine the damage of a bad file to that file. docs/files.md explains them."""
 
-    file_bytes: int = 256 << 20  # of any file: the child process that reads a PDF holds all of it
-    text_bytes: int = 20_000_000  # of txt, md, html and csv: the step `parse` refuses longer pages
-    file_s: float = 120.0  # wall time of one file
-    page_wall_s: float = 20.0  # wall time of one page: a busy machine takes ten times as long
-    page_cpu_s: float = 2.0  # text pages took .005 to .04 s
+    file_bytes: int = 256 << 20  # most bytes of any file: a child process holds a whole PDF
+    text_bytes: int = 20_000_000  # of txt, md, html, csv: the step `parse` refuses longer pages
+    file_s: float = 120.0  # wall time of a PDF's pages, tested every 64 pages; without OCR
+    page_wall_s: float = 20.0  # wall time of one page: on a busy machine ten times its CPU time
+    page_cpu_s: float = 2.0  # CPU time of one page; pages of text took .005 to .04 s
     whole_wall_s: float = 60.0  # wall time of a docx, which is read in one request
     whole_cpu_s: float = 30.0  # CPU time of a docx
-    memory_bytes: int = 1 << 30  # in addition to the child's memory at its start
+    memory_bytes: int = 1 << 30  # of a child process, in addition to its memory at its start
     ocr_cpu_s: float = 60.0  # CPU time of text recognition on one page; a full page took 15 s
     ocr_wall_s: float = 300.0
-    ocr_memory_bytes: int = 3 << 29
+    ocr_memory_bytes: int = 3 << 29  # of the child that recognises text, as `memory_bytes`
     pixels: int = 100_000_000  # most pixels of an image: A3 at 600 dots per inch has 70 million
-    pages: int = 5_000
-    page_chars: int = 2_000_000
-    file_chars: int = 20_000_000
-    lost_pages: int = 20  # most pages that may end the child before the file's other pages are given up
-    zip_member_bytes: int = 64 << 20  # unpacked
+    pages: int = 5_000  # of a PDF; a longer one is refused
+    page_chars: int = 2_000_000  # of a PDF's page; a longer one is a fault
+    file_chars: int = 20_000_000  # of a PDF; after that, its other pages are given up
+    lost_pages: int = 20  # most pages that may end the child; after more, the others are given up
+    zip_member_bytes: int = 64 << 20  # most unpacked bytes of one member
     zip_ratio: int = 200  # unpacked bytes per packed byte, of a member larger than zip_ratio_free_bytes
     zip_ratio_free_bytes: int = 1 << 20
     zip_members: int = 10_000
-    zip_bytes: int = 256 << 20  # of all members together, unpacked
+    zip_bytes: int = 256 << 20  # most unpacked bytes of all members together
 
 
 DOCUMENT_LIMITS = DocumentLimits()
@@ -74,25 +75,25 @@ class ReadCounts:
 
     files: int = 0  # archives and plain files; a split file counts once
     bytes_read: int = 0  # as stored on disk; divided by `readers.size` it gives the progress
-    other_files: int = 0  # files of a kind that no reader takes, in the folders of the data
+    other_files: int = 0  # files in folders and archives that the format does not read; not counted by all
     empty_files: int = 0  # files of 0 bytes
-    lines: int = 0  # lines of all files, including blank ones
+    lines: int = 0  # lines and records of all files, including blank lines
     rows: int = 0  # rows yielded with a question or a document
-    faults: int = 0  # lines that gave neither a question nor a document
+    faults: int = 0  # rows yielded with neither: unusable lines
     judgements: int = 0  # lines of relevance judgements; not included in `lines`
-    unknown_golds: int = 0  # papers named by questions of OAG-QA but missing from its files of papers
+    unknown_golds: int = 0  # papers in golds of OAG-QA that its files of papers lack, once per gold
     repeated_rows: int = 0  # rows with the id and the content of an earlier row
-    empty_documents: int = 0  # documents with a blank title and text
+    empty_documents: int = 0  # documents without content; they are left out
     dropped_rows: int = 0  # questions that a reviewer marked as drop
-    older_pages: int = 0  # pages of a crawl that it fetched again later
-    other_records: int = 0  # records of a crawl that are no page (redirects, images, ...); not in `lines`
-    page_faults: int = 0  # pages, or lines of a table, omitted from a row that was yielded
+    older_pages: int = 0  # pages that were fetched again later, by a crawl or by dated rows
+    other_records: int = 0  # records of a crawl other than pages (redirects, ...); not in `lines`
+    page_faults: int = 0  # pages, or lines of a table, that a yielded row lacks
     blank_lines: int = 0
     byte_order_marks: int = 0
     crlf_lines: int = 0
     nul_lines: int = 0  # lines whose texts had U+0000, which was removed
-    null_fields: int = 0  # nulls in text fields that may be empty, read as ""
-    number_golds: int = 0  # gold answers that were numbers, read as text
+    null_fields: int = 0  # nulls in text fields that may be empty, read as "" (in OAG-QA missing fields, too)
+    number_golds: int = 0  # gold answers that were no text, such as numbers; read as text
     empty_pages: int = 0  # pages that are empty or white space, and so give no source
     questions_without_pages: int = 0
     made_questions: int = 0  # questions that a model made (`raypipe questions`)
@@ -106,15 +107,15 @@ class ReadCounts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Records of one line, one field per table; of an unusable line only its fault."""
+    """Records made from one line, one field per table. An unusable line has only a fault."""
 
-    where: str  # file:line, the row's name among dead letters
+    where: str  # file:line, or file:id; it names the row among dead letters
     question: Question | None = None
     gold: Gold | None = None
     document: Document | None = None
     layout: Layout | None = None  # pages and sections of the document, for citations
-    sources: tuple[Source, ...] = ()  # distinct within the row; `unseen` drops repeats between rows
-    faults: tuple[Fault, ...] = ()  # of the unusable line, or of the pages that were omitted from the row
+    sources: tuple[Source, ...] = ()  # distinct within the row; `unseen` drops repeats from other rows
+    faults: tuple[Fault, ...] = ()  # of the unusable line, or one for each page that the row lacks
 
     @property
     def used(self) -> bool:
@@ -134,7 +135,8 @@ class BadLine:
 
 
 def require_rows(paths: Iterable[object], counts: ReadCounts, first: Iterable[BadLine]) -> None:
-    """Raises DataError if files gave no row at all. The message shows the lines `first`."""
+    """Raises DataError if no line gave a question or a document; its message shows the lines `first`. Files
+    that hold only relevance judgements pass."""
     files, lines = ", ".join(map(str, paths)), counts.lines - counts.blank_lines
     if counts.rows or (counts.judgements and not lines):
         return
@@ -148,7 +150,7 @@ def require_rows(paths: Iterable[object], counts: ReadCounts, first: Iterable[Ba
 
 
 class UnusableLine(Exception):
-    """Error of a line that cannot become a row. The reader catches it and stores it as the row's fault."""
+    """Error of a line that cannot become a row. Readers store it as the row's fault."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -157,8 +159,8 @@ class UnusableLine(Exception):
 
 @contextmanager
 def blamed() -> Iterator[None]:
-    """Turns an exception that a row's values cause into UnusableLine, so that it costs only that row. Errors
-    of files, services, disks and memory pass unchanged."""
+    """Turns exceptions raised in its block into UnusableLine, so that a bad value costs only its row.
+    OSError, MemoryError and raypipe's own errors pass unchanged."""
     try:
         yield
     except (UnusableLine, RaypipeError, OSError, MemoryError):
@@ -186,7 +188,7 @@ def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Object of a row. Its methods raise UnusableLine if a field is not as expected."""
+    """Row, or an object in it. Its methods raise UnusableLine if a field is not as expected."""
 
     value: Mapping[str, Any]
     path: str = ""  # path of the object within the row, for messages: "citations[0]."

@@ -1,11 +1,11 @@
-"""Decompression under limits: gzip in one thread, and bz2 block by block on all cores.
+"""Decompression under limits: gzip in one thread, and large bz2 files block by block on all cores.
 
 A block of bzip2 starts at any bit with a mark of 48 fixed bits. It holds at most 900 kB and its own checksum,
 and depends on no other block. Each block is wrapped as a stream of one block, which `bz2` unpacks without the
 interpreter's lock. The checksum combined from all blocks must equal that of the stream, so damage is always
 detected. By chance, once in 2^48 positions, the bits of a mark occur inside a block, which looks like damage.
-Any apparent damage is therefore checked: the stream is read again from its start, serially, and that read
-decides and reports the fault.
+If anything looks damaged, the file is therefore read again from its start, serially. Only the serial read
+decides that it is damaged, and reports the fault.
 
 rapidgzip does the same, a little faster, but it has hung on a truncated file object.
 This module works on streams of bytes and opens no files.
@@ -29,24 +29,24 @@ from raypipe.core.errors import DataError
 from raypipe.readers.rows import ReaderLimits
 
 CHUNK = 1 << 18  # most bytes passed to a decompressor at a time
-PIECE = 1 << 20  # most bytes of one decompression step: a block has 900 kB, or more if it repeats one byte
+PIECE = 1 << 20  # most bytes that a step unpacks: a block has 900 kB, or more if it repeats one byte
 FIRST_SHARE = 1 << 12
-"""Bytes of a packed stream that are passed first; each next piece is twice as large. A short stream then
-costs only its own length, even if a chunk holds thousands: 64,000 of 37 bytes took 350 s without this."""
+"""Bytes of a stream that are unpacked first; each next share is twice as large. A short stream costs only its
+own length, even if a chunk holds thousands of them: 64,000 of 37 bytes took 350 s without this."""
 MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
 AGAIN = "Get the file again, and compare its size and digest with the publisher's."
-BLOCK, END = 0x314159265359, 0x177245385090
+BLOCK, END = 0x314159265359, 0x177245385090  # marks that begin a block, and the end of a stream
 HEAD = 4  # bytes of a stream's header: BZh and a digit
-AHEAD = 2  # blocks per core that wait or are being unpacked; a block takes .3 to 1 MB
+AHEAD = 2  # blocks per core that wait or are being unpacked; a block takes .3 to 1 MB of memory
 
 
 def _inner(mark: int) -> dict[int, int]:
-    """Maps the second and third byte of a mark to the bit (0 to 7) at which the mark begins. The mark fills
-    these two bytes at every shift."""
+    """Maps pairs of bytes to the bit (0 to 7) at which the mark begins in the byte before the pair. A mark
+    that begins at any of these bits fills the two bytes that follow."""
     return {((mark << 8) >> (shift + 32)) & 0xFFFF: shift for shift in range(8)}
 
 
-_PAIRS = {**_inner(BLOCK), **_inner(END)}  # all 16 pairs of bytes differ, for two marks and eight shifts
+_PAIRS = {**_inner(BLOCK), **_inner(END)}  # two marks at eight bits each give 16 different pairs
 _IS_PAIR = np.zeros(1 << 16, bool)
 _IS_PAIR[list(_PAIRS)] = True
 
@@ -74,7 +74,7 @@ def _bits(data: bytes | bytearray, start: int, end: int) -> int:
 
 
 def _blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields each block of bz2 streams as its own stream. Raises OSError if the input is damaged or cut."""
+    """Yields each block of bz2 streams as its own stream. Raises OSError for input that looks damaged."""
     data, head, crc = bytearray(), b"", 0
     start, searched = -1, HEAD  # first bit of the current block, or -1; bytes already searched for marks
     for chunk in raw:
@@ -120,7 +120,7 @@ def _blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
 
 def by_blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the unpacked bytes of bz2 streams, using all cores. Raises OSError or EOFError if the streams
-    look damaged or cut. A mark inside a block raises them too, so the streams may still be good."""
+    look damaged or cut. Bits like a mark inside a block raise them, too, so the streams may still be good."""
 
     def unpack(block: bytes) -> tuple[bytes, bz2.BZ2Decompressor]:
         inflater = bz2.BZ2Decompressor()
@@ -145,7 +145,7 @@ def by_blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Gunzip:
-    """zlib's gzip member, with its CRC, behind the interface of BZ2Decompressor."""
+    """Decompressor of one gzip member, by zlib, which checks its CRC; has the methods of BZ2Decompressor."""
 
     def __init__(self) -> None:
         self._z = zlib.decompressobj(wbits=31)
@@ -168,9 +168,9 @@ def unpacked(
     limits: ReaderLimits,
     again: Callable[[], Iterator[bytes]] | None = None,
 ) -> Iterator[bytes]:
-    """Yields the unpacked bytes of a stream whose `packing` is "bz2" or "gz". `again` opens a bz2 stream a
-    second time; if it is given, all cores unpack the blocks. Raises DataError if the stream is damaged or
-    exceeds the limits."""
+    """Yields the unpacked bytes of a stream whose `packing` is "bz2" or "gz". If `again` is given, all cores
+    unpack the blocks of a bz2 stream; if they look damaged, `again` opens it a second time. Raises DataError
+    if the stream is damaged, cut, mislabelled or exceeds the limits."""
     taken = given = 0
 
     def counted(chunks: Iterator[bytes]) -> Iterator[bytes]:

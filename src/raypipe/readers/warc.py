@@ -1,6 +1,6 @@
 """Reader of a crawl's WARC files: one document per address, from the page that was fetched last.
 
-One record; the page follows its two headers (a `.warc.gz` compresses each record separately):
+One record has two headers, then the page (a `.warc.gz` compresses each record separately):
 
     WARC/1.0
     WARC-Type: response
@@ -12,7 +12,7 @@ One record; the page follows its two headers (a `.warc.gz` compresses each recor
 
 Pages are responses with status 200 and the type HTML or plain text, and the texts of Common Crawl's WET
 files. All other records are only counted: requests, redirects, images, PDFs, and revisits, which report an
-unchanged page.
+unchanged page. A page without text gives no document.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
-    """Yields a row for the newest page of each address. Files are read twice: the first time to find the
-    newest pages, the second time to read them."""
+    """Yields a row for the newest page of each address: its document or its fault. Reads all files twice,
+    first to find the newest pages."""
     inputs, counts, newest = files_of(paths), read.counts, read.seen.newest
     for file in inputs:
         for where, url, date, _ in _pages(file, ReadCounts()):
@@ -102,7 +102,7 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
 
 
 def _kind(record: Any) -> SourceKind | None:
-    """Returns the source kind of a page; None for a record of another type."""
+    """Returns the source kind of a page; None for a record that is no page."""
     head = record.http_headers
     if record.rec_type == "conversion":  # in a WET file: the text that Common Crawl extracted from a page
         return KINDS.get(str(record.rec_headers.get_header("Content-Type")))
@@ -113,7 +113,7 @@ def _kind(record: Any) -> SourceKind | None:
 
 def _row(where: str, url: str, record: Any) -> Row | None:
     """Makes a document of a page, with the address as id. Returns None if the page has no text. Raises
-    UnusableLine if the page is too large."""
+    UnusableLine if the page is too large or cannot be decoded."""
     most = DOCUMENT_LIMITS.text_bytes
     data = _body(record, most + 1)
     if len(data) > most:
@@ -133,9 +133,9 @@ def _row(where: str, url: str, record: Any) -> Row | None:
 
 
 def _body(record: Any, most: int) -> bytes:
-    """Reads at most `most` bytes of a page, and undoes the codings that the header names, last one first. A
-    text without such a coding is returned as it is: crawlers store decoded bodies with the original headers.
-    Raises UnusableLine if other bytes cannot be decoded."""
+    """Reads at most `most` bytes of a page, and undoes the codings that the header names, the last coding
+    first. A body that a coding does not fit stays as it is if it has no control characters: crawlers store
+    decoded bodies with the original headers. Raises UnusableLine if it has such characters."""
     from warcio.bufferedreaders import ChunkedDataReader  # imported here, since only crawls need it
 
     head, raw = record.http_headers, record.raw_stream

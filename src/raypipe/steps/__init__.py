@@ -1,1 +1,1 @@
-"""Steps of recipes, for the corpus and for questions: one operation, or a few related ones, per file."""
+"""Steps of recipes, for the corpus and for questions. A file has one step, or a few related ones."""

@@ -30,16 +30,17 @@ class Bm25:
     """Adds the `top` best passages by BM25 to `hits`. A passage must contain a word of the query.
 
     The statistics (idf, mean length) come from the sources that the question cites, so citations of other
-    questions have no influence. With `scope: all`, or without citations, they come from the whole store.
-    `order`, the question's ranking, does not change: `fuse` ranks the new hits.
+    questions have no influence. With `scope: all`, or without citations, they come from the whole store. A
+    condition `where`, of the step or the question, narrows these sources. `order`, the question's ranking,
+    does not change: `fuse` ranks the new hits.
 
-    `kinds` and `among` restrict the hits but not the statistics, so a passage has the same score in every
-    such step. WeKnow (section 3.2) has three such steps: one finds pages, one finds snippets and names, and
-    the third searches among the hits of the first two.
+    `kinds` and `among` restrict the hits but not the statistics, so a passage has the same score in all steps
+    that differ only in them. WeKnow (section 3.2) has three such steps: the first finds pages, the second
+    finds snippets and names, and the third searches among the hits of these.
     """
 
     top: int  # most passages found
-    words: str = "stems"  # analyzer of a `tokenize` step in the recipe's corpus steps
+    words: str = "stems"  # analyzer of one of the recipe's `tokenize` steps
     variant: bm25.Variant = "lucene"
     k1: float | None = None  # None: 1.2 for lucene, 1.5 for okapi
     b: float | None = None  # None: 0.75
@@ -92,8 +93,8 @@ class Bm25:
     async def _in_snapshot(
         self, index: Index, questions: list[Question], queries: list[np.ndarray]
     ) -> list[list[Hit]]:
-        """Returns the hits of questions that search the whole snapshot, from the stored postings; [] if the
-        index keeps none. Memory holds one segment of the postings at a time."""
+        """Returns the hits of questions that search the whole snapshot, from the stored postings. Returns []
+        if the index has no postings. Memory holds one segment of the postings at a time."""
         words = np.unique(np.concatenate([np.zeros(0, np.uint64), *queries]))
         tables = await index.postings(self.words, words) if questions else None
         if tables is None:
@@ -156,8 +157,8 @@ class Bm25:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenize:
-    """Adds two columns for an analyzer NAME of `text.words`: `words_NAME` holds the hashes of a text's words,
-    in order, and `starts_NAME` the character offset of each word."""
+    """Adds two columns for an analyzer NAME of `text.words`. `words_NAME` holds the hashes of a text's words,
+    in order, and `starts_NAME` the character offset of each word. Both are null for a row without text."""
 
     words: Analyzer = "stems"
 
@@ -179,7 +180,7 @@ class Tokenize:
     def open(self, kit: Kit) -> Build:
         async def build(table: pa.Table) -> pa.Table:
             found = [None if t is None else analyse(t, self.words) for t in table["text"].to_pylist()]
-            ends = np.cumsum([0, *(0 if f is None else len(f[0]) for f in found)])  # each row's last word + 1
+            ends = np.cumsum([0, *(0 if f is None else len(f[0]) for f in found)])  # end of each row's words
             offsets = pa.array(ends, pa.int32(), mask=np.array([*(f is None for f in found), False]))
             empty = (np.zeros(0, np.uint64), np.zeros(0, np.int32))
             words, starts = (np.concatenate(a) for a in zip(empty, *(f for f in found if f), strict=True))

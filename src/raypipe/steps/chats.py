@@ -1,4 +1,4 @@
-"""Prompts, chats and replies of language models: functions that several steps share."""
+"""Functions that steps share: for prompts, chats, texts of language models, and a question's replies."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ T = TypeVar("T")
 
 
 def prompt_values(question: Question, names: Iterable[str]) -> dict[str, str]:
-    """Returns fields and replies of a question by name, escaped so that none can forge chat marks."""
+    """Returns a question's fields and replies by name, as texts escaped so that none can forge chat marks."""
     return {name: escape_markup(field_of(question, name)) for name in names}
 
 
 def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> T | Reply:
-    """Parses a model's text with `read`, without the thoughts before the answer. Returns a faulty reply that
-    names `step` if the model returned a fault, or if `read` raises UnreadableReply. The latter keeps the
-    text."""
+    """Parses a model's text, without the thoughts before the answer, with `read`. Returns a reply with a
+    fault that names `step` if the model returned a fault, and if the text is unreadable (UnreadableReply). In
+    the second case the reply keeps the whole text."""
     if isinstance(said, Fault):
         return Reply("", FAULT, fault=replace(said, step=step))
     text = storable(said.text)
@@ -63,7 +63,8 @@ def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> 
 
 
 def with_replies(question: Question, replies: Mapping[str, Reply]) -> Question:
-    """Adds replies to a question, and their transient faults: a later run then tries the question again."""
+    """Adds replies to a question. Transient faults of the replies also become the question's, so that a later
+    run tries the question again."""
     faults = [r.fault for r in replies.values() if r.fault is not None and r.fault.transient]
     return replace(question, replies={**question.replies, **replies}, faults=(*question.faults, *faults))
 
@@ -79,7 +80,7 @@ async def ask_each(
     sampling: Sampling,
     adapter: str | None = None,
 ) -> list[Generated | Fault]:
-    """Sends chats to a model and returns the replies, in order. Chat i belongs to the question `ids[i]`."""
+    """Sends chats to a model. Returns a text or fault for each, in order. `ids`: each chat's question."""
     with about(ids, each=True):
         return await generate(chats, sampling, adapter)
 
@@ -91,7 +92,7 @@ async def ask_by_adapter(
     sampling: Sampling,
     choice: AdapterChoice,
 ) -> list[Generated | Fault]:
-    """Sends the chats of questions, one concurrent call per adapter. Returns the replies in order."""
+    """Sends the chats of questions to a model, one concurrent call per adapter. Returns as `ask_each`."""
     adapters = [choice.of(q) for q in questions]
     rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
     calls = [
@@ -106,7 +107,7 @@ async def ask_by_adapter(
 
 @dataclass(frozen=True, slots=True)
 class PromptPassage:
-    """A passage: its text in its page, and its text in a prompt."""
+    """A passage, with its text in the source and its text in a prompt."""
 
     source: str  # source id
     span: Span  # in the source's parsed text
@@ -118,7 +119,7 @@ class PromptPassage:
 async def prompt_passages(
     index: Index, chunks: Sequence[str], lower: bool = False
 ) -> dict[str, PromptPassage]:
-    """Loads the passages with these chunk ids. Raises KeyError if the index lacks a source."""
+    """Loads passages: chunk id -> passage. Raises KeyError if the index lacks a source."""
     distinct = list(dict.fromkeys(chunks))
     places = {c: parse_chunk_id(c) for c in distinct}
     sources = list(dict.fromkeys(source for source, _ in places.values()))
@@ -134,15 +135,15 @@ async def prompt_passages(
 Numbers: TypeAlias = Callable[
     [Sequence[Question], Sequence[Sequence[str]]], Awaitable[list[tuple[int, ...] | Reply]]
 ]
-"""Questions and the texts shown for each -> the numbers (from 1) that a model names, or a faulty reply. A
-question without texts gives (), without a call."""
+"""(questions, texts shown for each) -> for each question the numbers, from 1, of texts that a model names, or
+a reply with a fault. A question without texts gives (), without a call."""
 
 
 def number_asker(
     generate: Generator, prompt: Prompt, variable: str, sampling: Sampling, step: str
 ) -> Numbers:
-    """Returns a function that asks a model to choose among texts. The prompt's variable `variable` holds each
-    text on a line after its number."""
+    """Returns a function that lets a model choose among texts. The prompt's variable `variable` shows each
+    text on a line of its own, as "[1] TEXT". `step`: name for faults."""
     render, names = prompt.renderer(), frozenset(prompt.variables) - {variable}
 
     async def ask(

@@ -31,7 +31,7 @@ from raypipe.text.words import require_splitter
 Candidates: TypeAlias = Sequence[Sequence[Sentence]]
 """Candidate sentences of each question."""
 Choice: TypeAlias = tuple[tuple[int, ...], Reply | None]
-"""Positions of a question's candidates, best first, and the generator's faulty reply if there is one."""
+"""Positions of the candidates to take, best first, and the reply with the generator's fault, or None."""
 SENTENCES = "sentences"
 """Variable that a prompt of this step may use besides fields and replies: the sentences, numbered from 1."""
 
@@ -40,18 +40,18 @@ SENTENCES = "sentences"
 class Compress:
     """Replaces `order`, the question's ranking, by the most relevant sentences that fit `tokens` tokens.
 
-    Candidates are the sentences of the first `passages` passages (`text.candidates`), reduced to the `scored`
-    sentences that share most words with the query. With an `embedder`, the ranker of `extract` orders the
-    candidates. With a generator `model`, the model replies with the numbers of the sentences that an answer
-    needs, the most important first. Sentences are taken in this order; a sentence that does not fit is left
-    out. Neighbours in a source are then joined to one piece, a new hit with the score `into`; old hits
-    remain.
+    Candidates are the sentences and table rows of the first `passages` passages (`text.candidates`), reduced
+    to the `scored` ones that share most words with the query. With an `embedder`, the ranker of `extract`
+    orders the candidates. With a generator `model`, the model names the numbers of the sentences that an
+    answer needs, the most important first; the others are dropped. Sentences are taken in this order; one
+    that does not fit is left out. Neighbours in a source are joined to one piece, a new hit with the score
+    `into`. The pieces are in the order of their passages. Old hits remain.
 
     The budget covers the context in the layout `docs`, as `tokenizer` counts it, and is never exceeded:
-    `order` is empty if no sentence fits. The reply `into` counts sentences and tokens. If the generator's
-    reply is missing or unreadable, that fault is the reply `into`, and the sentences that share most words
-    with the query are taken first. If the model is declared absent (loader: none), `order` remains and the
-    reply is skipped.
+    `order` is empty if no sentence fits or the model names none. The reply `into` counts sentences and
+    tokens. If the model's text is missing or unreadable, the reply `into` holds that fault, and the sentences
+    that share most words with the query are taken first. If the model is declared absent (loader: none),
+    `order` remains and the reply is skipped.
     """
 
     tokens: int  # budget of the kept sentences
@@ -97,7 +97,7 @@ class Compress:
         passages = min(reach.order, self.passages)
         each = min(self.sentences, reach.passage_chars, reach.passage_sentences)
         most = min(passages * each, self.scored)
-        # Overlapping passages, and the sentences cut at their ends, may be joined into one passage.
+        # Overlapping passages, and the sentences at their cut ends, may be joined into one passage.
         chars = passages * (reach.passage_chars + 2 * MAX_CHARS)
         behind = replace(reach, hits=reach.hits + most, order=most, passage_chars=chars)
         if self.model is None:
@@ -159,7 +159,7 @@ class Compress:
         pages: Mapping[str, SourceText],
         tokenize: Tokenize,
     ) -> Question:
-        """Makes the sentences that fit the budget the ranking. `order`: positions in `found`, best first."""
+        """Replaces the ranking by sentences within the budget. `order`: positions in `found`, best first."""
         kept: list[int] = []
         pieces, used = list[Piece](), 0
         for i in order:

@@ -1,6 +1,6 @@
-"""The last decision on a question: which reply is the answer, its probability, or why there is no answer.
+"""Last step of a question: it decides which reply is the answer, or that there is none and why.
 
-The probability depends on the question, the replies and the scores of passages, not on the passages' text.
+The answer's probability depends on the question, its replies and the scores of its hits, not on their texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raypipe.text.typed_answers import read
 from raypipe.text.words import analyse
 
 STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}
-"""Reply labels that are not class names; `features_of` makes no feature `label.R=X` for them."""
+"""Reply labels that are no class names. `features_of` makes no feature `label.R=X` for them."""
 _TIMELY = re.compile(  # words of questions whose answer depends on the day they are asked
     r"\b(?:today|tonight|yesterday|tomorrow|now|current(?:ly)?|latest|newest|most recent(?:ly)?|recently"
     r"|at the moment|at present|(?:this|last) (?:week|month|year|night)|(?:next|last) (?:game|match))\b"
@@ -37,7 +37,7 @@ _DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\
 
 @dataclass(frozen=True, slots=True)
 class AnswerProbability:
-    """A logistic regression: an answer's features -> probability that it is right; with a threshold."""
+    """Logistic regression from an answer's features to the probability that it is right, with a threshold."""
 
     threshold: float  # least probability at which the answer is given, 0..1
     bias: float  # log odds if every feature has its mean
@@ -64,7 +64,7 @@ class AnswerProbability:
         return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
     def of(self, question: Question, origin: str, prefer: Sequence[str]) -> float:
-        """Returns the probability that the reply `origin` is right, as one of the replies `prefer`."""
+        """Returns the probability that the reply `origin` is right. `prefer`: names of all choices."""
         return self.probability(features_of(question, origin, prefer, self.weights))
 
     def reads(self) -> frozenset[str]:
@@ -99,15 +99,17 @@ def unknown(name: str) -> bool:
 def features_of(
     question: Question, origin: str, prefer: Sequence[str], names: Collection[str] | None = None
 ) -> dict[str, float]:
-    """Returns the features of the answer in the reply `origin`, by name. `names`: only these; None: all.
+    """Returns name -> value of the features of the answer in the reply `origin`.
+
+    `names`: only these features; None: all. Features without a value are missing.
 
     - confidence: log odds of the stated confidence; stated: 1 if the reply states a confidence.
     - logprob: log-probability summed over the reply's tokens; logprob_word: this sum per word.
-    - best.S: the best score S of a passage; margin.S: its distance to the second best score, else 0.
-    - agrees: share of words in common with another answer among `prefer`, 0..1; alone: 1 if there is none.
+    - best.S: the best score S of a hit; margin.S: its distance to the second best score S, 0 without one.
+    - agrees: largest share of words in common with another answer among `prefer`, 0..1; alone: 1 without one.
     - label.R=X: 1 if reply R has class X; from.R: 1 if the answer comes from reply R.
     - asked.K: 1 if the question asks for kind K (who, when, ...), for the present (timely), for yes or no
-      (yes_no), or for a choice.
+      (yes_no), or compares (choice).
     - words: log of (1 + the answer's word count); denies: 1 if the answer has "not" or a similar word.
     - share: share of the question's words that the answer contains, 0..1.
     """
@@ -180,13 +182,14 @@ class Decide:
     """Takes the first reply of `prefer` that answers the question or calls the premise false.
 
     `prefer` may be a table by the label of an earlier reply; a label with an empty list is answered "i don't
-    know". An answer that says "i don't know", in any wording, is an abstention. If no reply settles the
-    question but one abstains or was skipped, the question is answered "i don't know". If none does, or if an
-    earlier step gave the question a final fault, the outcome is fault: there is no answer. A question without
-    faults of earlier steps then gets the faults of the replies.
+    know". An answer that contains "i don't know", in any case, is an abstention.
 
-    With `fitted` (`raypipe fit decide`) the reply's confidence becomes the probability that it is right.
-    Below the fitted threshold the question is answered "i don't know", and no later reply of `prefer` is
+    If no reply of `prefer` answers or calls the premise false, there are two outcomes. If one abstains or was
+    skipped, and no earlier step gave the question a final fault, the answer is "i don't know". Otherwise the
+    outcome is fault, without an answer; a question without a fault then gets the faults of the replies.
+
+    With `fitted` (`raypipe fit decide`) the confidence of an answering reply becomes the probability that it
+    is right. Below the fitted threshold the answer is "i don't know", and no later reply of `prefer` is
     tried, since the fit covers first choices only.
     """
 

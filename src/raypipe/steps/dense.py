@@ -17,7 +17,7 @@ from raypipe.text.filters import parse
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 MOST_CHUNKS: Final = 1_000_000
-"""Search limit that is high enough for all chunks of a question's sources: 400 sources of 2,500 chunks."""
+"""Limit of a search that must find all chunks of a question's sources: 400 sources of 2,500 chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,10 @@ class Dense:
     """Finds the `top` chunks nearest to the query and adds their passages to `hits`.
 
     A passage has the score of its best chunk. Several chunks may share a passage, so `top` chunks give at
-    most `top` passages (db3 searches 50 children for their parents). `order`, the question's ranking, does
-    not change: `fuse` ranks the new hits. With `among`, the step is WeKnow's second stage. `ann` searches the
-    whole store with an approximate index; cited sources are always searched exactly.
+    most `top` passages (db3 finds the parents of 50 children). `order`, the question's ranking, does not
+    change: `fuse` ranks the new hits. With `among`, only chunks of hits that have one of these scores are
+    searched, as in WeKnow's second stage; `scope` and `where` have no effect. With `ann`, an approximate
+    index searches the whole store; sources narrowed by citations or a condition are searched exactly.
     """
 
     model: Model
@@ -103,10 +104,10 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Similarity:
-    """Scores every hit by the cosine of the query and the passage's best chunk; adds and removes no hits.
+    """Scores each hit by the cosine of the query and the passage's best chunk; adds and removes no hits.
 
-    Several such steps, for several models or queries, score the same candidates; `fuse` weights the scores. A
-    hit without a vector gets no score; `missing` of `fuse` decides how such a hit counts.
+    Several such steps, for several models or queries, score the same hits; `fuse` weights the scores. A hit
+    without a vector gets no score; the field `missing` of `fuse` decides how such a hit counts.
     """
 
     model: Model

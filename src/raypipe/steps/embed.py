@@ -1,6 +1,6 @@
 """Steps that add a vector to each chunk. `Embed` embeds the chunk's text, `EmbedDocument` a template filled
 with title and abstract. `EmbedContextual` lets a language model write a sentence about the chunk's place in
-the document, and embeds both."""
+the document, and embeds the sentence and the chunk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from raypipe.text.template import Prompt, renderer, uses
 
 
 class EmbedsChunks:
-    """Base of the steps that write vectors: their model, columns and call limit."""
+    """Base class of the steps that write vectors: their model, columns and bound on calls."""
 
     __slots__ = ()
     model: Model
@@ -48,7 +48,7 @@ class EmbedsChunks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed(EmbedsChunks):
-    """Adds `vector` (dim,), a unit row, for each `chunk_text`; equal texts are embedded once.
+    """Adds `vector` (dim,), a unit vector, for each `chunk_text`. Equal texts of a batch are embedded once.
 
     Vectors are float32, or float16 for a model that computes in 16 bits. A row whose vector is zero, or holds
     a NaN or an infinity, gets the fault bad_vector.
@@ -114,11 +114,11 @@ FIELDS: Final = frozenset({"title", "abstract"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedDocument(EmbedsChunks):
-    """Adds `vector` (dim,), a unit row, of a template filled with each chunk's `title` and `abstract`.
+    """Adds `vector` (dim,), a unit vector, of a template filled with each chunk's `title` and `abstract`.
 
-    `title` is the chunk's first line, `abstract` the rest: the form that `clean` writes and that an unsplit
-    document keeps. A later chunk of a split document has no title; its first line is taken for one. Equal
-    texts are embedded once. A bad vector is a fault, as in `Embed`.
+    `title` is the chunk's first line, `abstract` its other lines: the form that `clean` writes and that an
+    unsplit document keeps. A later chunk of a split document has no title; its first line is used as one.
+    Equal texts of a batch are embedded once. A bad vector is a fault, as in `Embed`.
     """
 
     model: Model
@@ -154,12 +154,13 @@ OWN = frozenset({"document", "passage"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedContextual(EmbedsChunks):
-    """Adds `vector` (dim,), a unit row, of each chunk after a sentence of `writer` about its place.
+    """Embeds each chunk together with a sentence that `writer` writes about the chunk's place.
 
-    The prompt shows at most `document_chars` characters of the document: if it is longer, a third of them
-    from the beginning and two thirds from around the chunk. If the reply is unreadable or a final fault, or
-    if the writer is declared absent (loader: none), the chunk is embedded without a sentence. A transient
-    fault of the writer becomes the row's fault. A bad vector is a fault, as in `Embed`.
+    Adds `vector` (dim,), a unit vector of the sentence, a line break and the chunk. The prompt shows at most
+    `document_chars` characters of the document: of a longer one, a third from the beginning and two thirds
+    from around the chunk. If the writer's text is unreadable or a final fault, or if the writer is declared
+    absent (loader: none), the chunk is embedded without a sentence. A transient fault of the writer becomes
+    the row's fault. A bad vector is a fault, as in `Embed`.
     """
 
     model: Model  # the embedder
@@ -224,7 +225,7 @@ class EmbedContextual(EmbedsChunks):
 
 
 def excerpt(text: str, start: int, end: int, most: int) -> str:
-    """Returns the text if it has at most `most` characters, else its beginning and the part around a span.
+    """Returns a text of at most `most` characters unchanged, else its beginning and the part around a span.
 
     >>> excerpt("0123456789abcdefghij", 14, 16, 9)
     '012 ... cdefgh'

@@ -1,4 +1,4 @@
-"""Few-shot examples for a prompt: other questions with their calls or answers, nearest or random."""
+"""Few-shot examples for a prompt: other questions with their calls or answers, the nearest or random ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class Examples:
     """Writes at most `top` examples into the reply `into`, from a bank or a pool.
 
     A bank holds questions with their calls to a server; a pool holds training questions with their answers.
-    `choose: nearest` ranks examples by cosine and writes the nearest last, since a model follows best what it
-    read last. `choose: random` draws by `seed` and the question's text, and keeps the order of the draw.
+    `choose: nearest` ranks examples by cosine and writes the nearest last, since a model follows best the
+    text that it read last. `choose: random` draws by `seed` and the question's text, and keeps the drawn
+    order.
 
     Examples about a document that the question cites are never shown, since they would reveal the answer.
     Equal questions of a bank give one example, and so do equal questions about one document of a pool. If the
@@ -110,7 +111,8 @@ class Examples:
         order: Sequence[int],
         tokenize: Tokenize | None,
     ) -> Question:
-        """Writes the examples into the question's reply. `order`: positions of all examples, best first."""
+        """Adds the reply `into` with one example of each of the first `top` groups in `order`, the positions
+        of all examples. Skips examples about cited documents, and drops the last ones beyond `tokens`."""
         own = {c.url for c in question.citations or ()}
         best: dict[str, str] = {}  # group -> its first example
         for e in (found[i] for i in order):

@@ -39,15 +39,17 @@ class Extract:
     The embedder reads the `scored` candidates that share most words with the question. `fitted` gives each
     candidate a probability of holding the answer (`text.evidence`). The likeliest candidate gives the reply:
 
-    - for a comparison, the side that one sentence decides; if none does, no answer;
-    - the person, date or number that the question asks for, if the sentence has only one and the probability
-      is .8 or more; a fact is given with its label;
-    - else the sentence, cut to `words` words.
+    - the person, date, weekday, version or number that the question asks for, if the sentence has only one
+      and the probability is .8 or more;
+    - else the sentence, or the fact with its label, cut to `words` words and `chars` characters.
 
-    The reply abstains if the sentence is short and denies ("has never won") but the question does not; also
-    if the probability is below `threshold`, and always without `fitted`. The first quote is the whole
-    sentence or row, even if the reply abstains. If sources state different values in the same words
-    (`text.evidence`), the newest value is the reply, and a second reply quotes the older values.
+    A comparison is answered by the side that wins in the likeliest sentence that decides it; without one
+    there is no answer. If sources state different values in nearly the same words (`text.evidence`), the
+    newest value is the reply, and a second reply quotes the older values.
+
+    The reply abstains if the sentence is short and denies ("has never won") and the question does not. It
+    also abstains if the probability is below `threshold`, and always without `fitted`. The quote is the whole
+    sentence or row, even if the reply abstains; without any candidate there is none.
     `bench/figures/extract.py --sentences` counts the sentences of passages.
     """
 
@@ -57,8 +59,8 @@ class Extract:
     scored: int = 16  # candidates to embed: those that share most words with the question
     threshold: float = 0.5  # least probability of an answer, 0..1
     words: int = 60  # most words of a sentence in the reply; its quote keeps all
-    chars: int = 250  # most characters of these words, spaces included
-    fitted: Fitted | None = None  # weights of the ranker; None: every question is abstained
+    chars: int = 250  # most characters of these words, with spaces
+    fitted: Fitted | None = None  # weights of the ranker; None: every reply abstains
     into: str = "extract"
 
     version: ClassVar[int] = 7
@@ -113,7 +115,7 @@ class Extract:
         cosine: np.ndarray,
         pages: Mapping[str, SourceText],
     ) -> dict[str, Reply]:
-        """Returns the replies to one question. `cosine`: (candidates,), parallel to `found`."""
+        """Returns the replies to one question by name. `cosine`: (candidates,), parallel to `found`."""
         if not found:
             return {self.into: Reply(IDK, ABSTAINED)}
         choice = choose(question.text, found, cosine, self.fitted)
@@ -143,7 +145,7 @@ async def likely_candidates(
     index: Index, questions: Sequence[Question], queries: Sequence[str], most: tuple[int, int, int]
 ) -> tuple[list[list[Sentence]], dict[str, SourceText]]:
     """Returns the candidates to embed for each question, and source id -> page of all candidates. `most`:
-    limits on passages per question, sentences per passage, and candidates per question."""
+    (passages of a question, sentences of a passage, candidates of a question) at most."""
     orders = [[parse_chunk_id(chunk) for chunk in q.order[: most[0]]] for q in questions]
     sources = list(dict.fromkeys(source for order in orders for source, _ in order))
     texts, blocks, hidden, files = await asyncio.gather(
@@ -160,7 +162,7 @@ async def cosines_of(
     embed: Embed, queries: Sequence[str], found: Sequence[Sequence[Sentence]]
 ) -> list[np.ndarray]:
     """Returns the cosines of each query with its candidates, (candidates,) float32. Equal texts are embedded
-    once, a query without candidates not at all."""
+    once; a query without candidates is not embedded."""
     rows = {text: i for i, text in enumerate(dict.fromkeys(s.meaning for c in found for s in c))}
     asked = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
     vectors, of_queries = await asyncio.gather(embed(list(rows), "passage"), embed(asked, "query"))
@@ -182,8 +184,8 @@ class RankedCandidates:
     probability: np.ndarray  # (candidates,) float64: probability that each holds the answer
 
     def middle(self, i: int) -> int:
-        """Returns the character offset around which candidate `i` is cut: the start of the typed span, else
-        of the middle one among the question's words, else 0."""
+        """Returns the character offset around which candidate `i` is cut: the start of its typed span, else
+        of the middle one of the words that it shares with the question, else 0."""
         span, marks = self.spans[i], self.words.marks[i]
         return span.span[0] if span else marks[len(marks) // 2] if marks else 0
 
@@ -208,16 +210,16 @@ class ExtractedAnswer:
     """The answer that a ranking gives, before the threshold is applied."""
 
     text: str | None  # None: no answer, at any probability
-    probability: float | None  # that the answer is right; None: nothing fitted, or a rule forbids to answer
+    probability: float | None  # that the answer is right; None: no fit, or a rule that forbids an answer
     place: int  # position of the candidate that the answer comes from
-    others: tuple[Quote, ...] = ()  # different values in other sources, newest first
+    others: tuple[Quote, ...] = ()  # older values in other sources, newest first
 
 
 def say(
     choice: RankedCandidates, fitted: Fitted | None, most: tuple[int, int], pages: Mapping[str, SourceText]
 ) -> ExtractedAnswer:
-    """Derives the answer from a ranking, with the probability that it is right. `most`: limits on the words
-    and the characters of the answer."""
+    """Derives the answer from a ranking, with the probability that it is right. `most`: (words, characters)
+    of the answer at most."""
     asked, found, first = choice.asked, choice.found, choice.order[0]
     at, *older = evidence.versions(found, choice.spans, choice.words, first, pages)
     best, span, nothing = found[at], choice.spans[at], ExtractedAnswer(None, None, at)

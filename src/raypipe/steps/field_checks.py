@@ -1,4 +1,4 @@
-"""Checks of a step's fields that several steps share. A wrong field raises when the recipe is read."""
+"""Checks of fields that several steps share. A step runs them when its recipe is read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from raypipe.text.template import REPLY, ByLabel, Prompt
 
 
 def require_positive(step: object, *names: str) -> None:
-    """Raises ValueError if one of these fields is below 1. None passes: the field is not given."""
+    """Raises ValueError if one of the named fields is below 1. None, an unset field, passes."""
     for name in names:
         if (value := getattr(step, name)) is not None and value < 1:
             raise ValueError(f"{name}: expected at least 1, found {value}")
 
 
 def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) -> None:
-    """Raises ValueError if `model` does not generate text, or if a prompt uses an unknown variable. Known are
-    fields of a question, replies, and `own`, the step's variables."""
+    """Raises ValueError if `model` does not generate text, and if a prompt uses an unknown variable. Known
+    are the fields `FIELDS` of a question, its replies, and `own`, the step's variables."""
     if model.kind != "generator":
         raise ValueError(f"model: expected a generator, found {model.name!r} of kind {model.kind}")
     known = FIELDS.union(own)
@@ -31,7 +31,7 @@ def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) 
 
 
 def require_adapters(model: Model, choice: ByLabel[str | None]) -> None:
-    """Raises ModelMissing if the model lacks a chosen adapter, with the command that trains the adapter."""
+    """Raises ModelMissing if the model lacks a chosen adapter. The message has the command that trains it."""
     known = {name for name, _ in model.adapters}
     for adapter in choice.values():
         if adapter is not None and adapter not in known:

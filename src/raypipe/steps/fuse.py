@@ -28,13 +28,14 @@ class Fuse:
 
     Candidates are the hits with at least one weighted score. The method `rrf` sums weight / (k + rank), with
     ranks from 1 within each score. The method `weighted` sums weight x score; each score is first normalised
-    over this question's hits. The norm `minmax` maps a score to 0..1 (1 if all hits are equal). The norm
-    `max` divides by the largest score (0 if no score is above 0).
+    over this question's hits by its norm. `none`, the default, changes nothing. `minmax` maps a score to 0..1
+    (1 if all hits are equal). `max` divides by the largest score (0 if no score is above 0).
 
-    If a candidate lacks one of the scores, `missing` decides. `fault`: the question gets a fault. `zero`: the
-    score adds nothing. `min`: the candidate counts as the worst (the rank after the last, or the smallest
-    normalised score). Only the ratio of the weights affects the order; a score with weight 0 is ignored.
-    `raypipe fit fuse` fits the weights to the data set's measure and writes a file; `fitted` names this file.
+    If a candidate lacks one of the scores, `missing` decides. `fault`: the question gets a fault and an empty
+    `order`. `zero`: the score adds nothing. `min`: the candidate counts as the worst (the rank after the
+    last, or the smallest normalised score). Only the ratio of the weights affects the order; a score with
+    weight 0 is ignored. `raypipe fit fuse` fits the weights to the data set's measure and writes a file. In a
+    recipe, `fitted` names this file.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)  # score name -> weight
@@ -75,7 +76,7 @@ class Fuse:
         return row_by_row(self.fused)
 
     def weighed(self) -> Mapping[str, float]:
-        """Returns score name -> weight: those of `fitted`, or `weights` if `fitted` is None."""
+        """Returns score name -> weight, from `fitted` if it is set, else from `weights`."""
         return self.weights if self.fitted is None else self.fitted.weights
 
     def used(self) -> tuple[str, ...]:
@@ -126,9 +127,9 @@ def normalised(scores: Mapping[str, float], norm: Norm) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAll:
-    """Makes the cited pages and papers the new `order`, each whole as one passage, the first cited first.
+    """Makes the cited pages and papers the new `order`. Each is one passage, in the order of the citations.
 
-    Snippets and pages without text are left out. The score `into` is 1 for the first page, 1/2 for the
+    Snippets, names and pages without text are left out. The score `into` is 1 for the first page, 1/2 for the
     second, 1/3 for the third. A question without citations gets an empty `order`: the step never reads a
     whole store.
     """

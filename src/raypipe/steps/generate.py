@@ -1,4 +1,4 @@
-"""Generation: a language model replies about each question; the reply is parsed and labelled."""
+"""Generation: a language model writes a text about each question; the text is parsed to a labelled reply."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ReplyKind: TypeAlias = Literal[
 
 
 PromptContext: TypeAlias = tuple[str, tuple[tuple[str, Span, str], ...]]
-"""The packed text, and the source id, span and text of each passage piece in the packed text."""
+"""(packed text of the context, its quotable parts: source id, span and text of each stretch of a passage)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,26 +53,28 @@ class Generate:
 
     - plain: answered, abstained (the text is then exactly "i don't know"), or invalid;
     - label: one of `labels`, else `default`;
-    - certainty: invalid if the model says so; the label that it names if its certainty is above `certain`;
-      else `default`;
+    - certainty: invalid if the model judges so; else the one of `labels` that the model names, if the stated
+      certainty is above `certain`; else `default`;
     - json: answered; the text is the JSON object;
-    - confidence: as plain, with a stated confidence; abstained if it is below the level `confident`;
-    - calls: answered, or abstained if the model says that no call fits;
+    - confidence: as plain, with a stated confidence; abstained if this is below the level `confident`;
+    - calls: answered, or abstained if the model states that no call fits;
     - text: answered, any text;
     - keywords: answered; the text is one line of keywords, separated by commas;
     - rewrite: answered; the text is a query that replaces the question. If the model's text is empty, longer
-      than the question or unreadable, the reply is the question, labelled kept. Its fault records the error.
+      than the question, unreadable or a final fault, the reply is the question, labelled kept; an error is
+      recorded as its fault.
 
-    `after` is a mark: only the text after its last occurrence is parsed, such as an answer after a reasoning.
+    `after`, for plain, is a mark: only the text after its last occurrence is parsed, such as an answer
+    after a reasoning.
 
-    A model's thoughts (`text.thoughts`) are never part of a reply. A reply that ends inside a thought, or has
-    no text after it, is unreadable. An unreadable reply is a fault that keeps the text. A call that the model
-    cannot answer is a fault too. A transient fault (the engine is down) also becomes the question's: nothing
-    is stored, and the next run tries the question again. If the model is declared absent (loader: none),
-    every reply is skipped.
+    A model's thoughts (`text.thoughts`) are not parsed. A text that ends inside a thought, or has nothing
+    after it, is unreadable. Except for rewrite, an unreadable text gives a reply with a fault, which keeps
+    the whole text; a call that the model cannot answer gives a fault, too. A transient fault (the engine is
+    down) also becomes the question's: nothing is stored, and the next run tries the question again. If the
+    model is declared absent (loader: none), every reply is skipped.
 
-    A reply that had a context and does not abstain gets quotes (`text.context.cite`). The first quote is the
-    sentence that states the reply, if there is one. The passage pieces of the prompt follow, in order.
+    A readable reply that does not abstain gets quotes from its context (`text.context.cite`): the sentence
+    that shares most words with the reply, if they are enough, then the shown parts of passages, in order.
     """
 
     model: Model
@@ -81,7 +83,7 @@ class Generate:
     max_tokens: int  # tokens of the reply, as the model counts; its thoughts have a further budget
     reply: ReplyKind = "plain"
     labels: tuple[str, ...] = ()  # with reply label or certainty: the classes, searched for in this order
-    default: str | None = None  # label of a reply that names none of `labels`; None: such a reply is a fault
+    default: str | None = None  # label of a text that names none of `labels`; None: such a text is a fault
     after: str = ""  # with reply plain: the mark before the answer; "": the whole text is the answer
     certain: float = 90.0  # with reply certainty: the certainty that a label must exceed, 0..100
     confident: Level | None = None  # with reply confidence: lowest level that counts as an answer; None: any
@@ -90,7 +92,7 @@ class Generate:
     schema: JsonSchema | None = None  # constraint: the reply is JSON that this schema allows
     grammar: Grammar | None = None  # constraint: the reply is a sentence of this grammar
     fill: Mapping[str, str | int] = field(default_factory=dict)  # constants of the prompt
-    first: tuple[str, ...] = ()  # replies whose lines precede the passages if answered, each as one passage
+    first: tuple[str, ...] = ()  # reply names: each line of an answered one is a passage, before `order`
     passages: int | None = None  # distinct passages of `order` in the context; None: all; 0: only `first`
     context_tokens: int | None = None  # budget of the context, as `tokenizer` counts it
     context_chars: int | None = None  # budget of the context in characters, instead of tokens
@@ -103,7 +105,7 @@ class Generate:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logprobs: bool = False  # True: the reply carries its log-probability
-    repeats: int = field(default=0, metadata=ADDED)  # text repeated this often in a row ends a reply; 0: off
+    repeats: int = field(default=0, metadata=ADDED)  # a text repeated this often in a row ends it; 0: off
 
     version: ClassVar[int] = 5
 
@@ -207,8 +209,8 @@ class Generate:
     def _context(
         self, question: Question, passages: Sequence[PromptPassage], tokenize: Tokenize
     ) -> PromptContext:
-        """Packs the lines of the replies `first`, then the passages, to the budget. Returns the text, and its
-        passage pieces located in their sources; ("", ()) if the question's prompt shows no context."""
+        """Packs the lines of the replies `first`, then the passages, to the budget. Returns ("", ()) if the
+        question's prompt shows no context."""
         if "context" not in self.prompt.of(question).variables:
             return "", ()
         budget, lines = self.context_tokens or self.context_chars, self._first(question)

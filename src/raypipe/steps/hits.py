@@ -1,8 +1,9 @@
 """Hits, scores and searched sources of questions: functions that several steps share.
 
-Steps that find candidates (`dense`, `bm25`) add hits and scores and do not change `order`. Steps that select
-(`fuse`, `rerank`) write `order`, and every step that needs a ranking reads `order`. A recipe with one
-`dense` or `bm25` step therefore needs `fuse` with that one score, to rank by it.
+`order` is the question's ranking: ids of hits, best first. Steps that find candidates (`dense`, `bm25`) add
+hits and scores and do not change `order`. Steps that select (`fuse`, `rerank`) write `order`, and every step
+that needs a ranking reads `order`. A recipe with one `dense` or `bm25` step therefore needs `fuse` with that
+one score, to rank by it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Scope: TypeAlias = Literal["own", "all"]
 async def scopes_of(
     index: Index, questions: Sequence[Question], scope: Scope, where: str
 ) -> list[tuple[str, ...] | None]:
-    """Returns the sources to search for each question; None: the whole store. Sources that do not meet the
-    step's condition `where` and the question's own condition are left out."""
+    """Returns the sources to search for each question; None: the whole store. Sources are left out unless
+    they meet both the step's condition `where` and the question's own condition."""
     scopes = list[tuple[str, ...] | None]()
     for q in questions:
         own = None if scope == "all" else q.citations
@@ -45,7 +46,7 @@ async def scopes_of(
 
 
 def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str, ...]:
-    """Returns the chunk ids of the `top` best scores, best first; ties are ordered by id.
+    """Returns the chunk ids of the `top` best scores (None: all), best first; ties are ordered by id.
 
     >>> best_first({"b:0-9": 1.0, "a:0-9": 1.0, "c:0-9": 2.0}, top=2)
     ('c:0-9', 'a:0-9')
@@ -75,5 +76,5 @@ def add_scores(question: Question, name: str, scores: Mapping[str, float]) -> Qu
 
 
 def grown(reach: Reach, hits: int) -> Reach:
-    """Returns the limits on passages after a step that adds at most `hits` hits."""
+    """Returns the bounds on passages after a step that adds at most `hits` hits."""
     return replace(reach, hits=reach.hits + hits)

@@ -1,9 +1,10 @@
 """Multi-hop search: a language model judges whether the evidence is enough; if not, it writes a query.
 
 The model decides the number of hops, so all hops are one step with a limit. As in Self-Ask (Press et al.
-2023, arXiv 2210.03350), the model asks a follow-up question or says that none is needed. As in IRCoT (Trivedi
-et al. 2023, arXiv 2212.10509), a search uses the model's last text, and prompts show all passages found so
-far. In contrast to both, the model writes no answer: a later step answers from the same evidence.
+2023, arXiv 2210.03350), the model asks a follow-up question or states that none is needed. As in IRCoT
+(Trivedi et al. 2023, arXiv 2212.10509), a search uses the model's last text, and prompts show passages of all
+earlier searches. In contrast to both, the model writes no answer: a later step answers from the same
+evidence.
 """
 
 from __future__ import annotations
@@ -37,29 +38,30 @@ Search: TypeAlias = Callable[[Sequence[tuple[Question, str]]], Awaitable[list[di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:
-    """Calls `model` at most `rounds` times and searches with the query of each reply.
+    """Calls `model` at most `rounds` times and searches with each query that it writes.
 
     A round's prompt shows the first `passages` passages of `order`, and the `passages` best new passages of
-    each earlier search, packed to `context_tokens`. The model replies "Enough", or "Search: " and a query
+    each earlier search, packed to `context_tokens`. The model writes "Enough", or "Search: " and a query
     (`text.replies.read_next_query`). A search uses BM25 (`words`), vectors (`embedder`), or both, fused by
-    reciprocal ranks. The `top` passages of the first round's search get the score INTO-1, those of the second
-    INTO-2. The step does not change `order`; `fuse` ranks the new hits.
+    reciprocal ranks. At most `top` passages that the search of round 1 finds get the score INTO-1, those of
+    round 2 INTO-2. The step does not change `order`; `fuse` ranks the new hits.
 
-    The label of the reply `stop` gives the reason why the rounds ended. `enough`: the model said so.
-    `rounds`: the last round is over. `tokens`: the next round could exceed the budget `tokens`. `repeated`:
-    the query is the question or an earlier query. `fault`: a model's reply is missing or unreadable, and
-    `stop` is that fault. Otherwise the text of `stop` counts rounds, searches and tokens. The reply `into`
-    holds the queries, one per line; without queries it is skipped. If the model is declared absent (loader:
-    none), both replies are skipped. The budget `tokens` covers the messages and replies of all rounds, but
-    not the marks of a chat template.
+    The step adds two replies. The reply `into` holds the queries, one per line; without queries it is
+    skipped. The label of the reply `stop` is the reason why the rounds ended; its text counts rounds,
+    searches and tokens. `enough`: the model wrote "Enough". `rounds`: the last round is over. `tokens`: the
+    next round could exceed the budget `tokens`. `repeated`: the query is the question or an earlier query.
+    `fault`: the model's text is missing or unreadable; the reply `stop` then holds this fault.
+
+    If the model is declared absent (loader: none), both replies are skipped. The budget `tokens` covers the
+    messages and the model's texts of all rounds, without the marks of a chat template.
     """
 
     model: Model
     prompt: Prompt
     rounds: int  # most calls of the model, and most searches
-    tokens: int  # budget of all rounds of a question together
+    tokens: int  # budget of all rounds of one question
     context_tokens: int  # budget of the evidence in one round
-    max_tokens: int  # tokens of a reply, as the model counts; its thoughts have a further budget
+    max_tokens: int  # tokens of the text of a round, as the model counts; thoughts have a further budget
     embedder: Model | None = None  # searches vectors; None: BM25 only
     words: str | None = None  # analyzer of a `tokenize` step; searches by Lucene's BM25; None: vectors only
     top: int = 10  # passages that one search finds
@@ -103,7 +105,7 @@ class Iterate:
     def bound(self, question: Question, reach: Reach) -> Bound:
         if self.model.absent:
             return Bound(0, reach, "never")
-        calls = self.rounds * (1 if self.embedder is None else 2)  # a reply, and the vector of its query
+        calls = self.rounds * (1 if self.embedder is None else 2)  # a text, and the vector of its query
         return Bound(
             calls,
             grown(reach, self.rounds * self.top),
@@ -148,7 +150,7 @@ class Iterate:
         return ask
 
     def _searcher(self, kit: Kit) -> Search:
-        """Opens a search: (question, query) pairs -> chunk id -> score of the `top` best, for each pair."""
+        """Returns a function: (question, query) pairs -> for each, chunk id -> score of the `top` best."""
         makers: list[Step] = []
         if self.embedder is not None:
             makers.append(Dense(model=self.embedder, top=self.top, where=self.where))
@@ -206,7 +208,7 @@ class _Row:
     broken: Reply | None = None  # faulty reply that ended the rounds
 
     def read(self, said: Generated | Fault, step: str) -> None:
-        """Stores the query that a reply asks for, or ends the question's rounds."""
+        """Stores the query in a model's text, or ends the question's rounds."""
         query = read_reply(said, step, read_next_query)
         if isinstance(query, Reply):
             self.label, self.broken = FAULT, query

@@ -1,4 +1,4 @@
-"""Text of sources: `Parse` reads HTML pages with `text.html` under its limits; `Clean` cleans documents."""
+"""Text of sources: `Parse` extracts it from pages (in a sandbox) and plain texts; `Clean` from documents."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class Parse:
     """Extracts text, hidden spans and blocks of every source of the named kinds.
 
     White space in the text is folded. A block is the span of a title, heading, paragraph, list item, cell or
-    menu (`text.blocks`). A page's text equals that of BeautifulSoup with the parser `html`. `via: fast` uses
-    a faster parser and checks one page in 256, chosen by source id, with BeautifulSoup (`text.html`). Sources
-    of other kinds give no row, since this recipe does not search them.
+    menu (`text.blocks`). A page's text is that of BeautifulSoup with the parser `html`. `via: fast` uses a
+    faster parser, which gives the same text except on some broken pages; BeautifulSoup checks one page in
+    256, chosen by source id (`text.html`). Sources of other kinds give no row, since this recipe does not
+    search them.
 
     The column `parser` names the parser of a row (`text.html.Way`), or plain for sources without HTML. A page
-    without text is a row with the text "". Faults: null, not_html, too_large, timeout, memory, crash,
-    unparsable.
+    without text is a row with the text "". Reasons of faults: null, not_html, too_large, timeout, memory,
+    crash, unparsable.
     """
 
     html: Parser = "lxml"  # parser of BeautifulSoup
@@ -87,8 +88,8 @@ def _row(pages: Iterator[ParsedPage | Fault], row: dict[str, Any]) -> ParsedPage
 
 
 def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]]:
-    """Returns the sources of some kinds as dicts, with content as bytes. Pages go to the parser through a
-    pipe: text would be decoded here and again there, which costs as much as parsing."""
+    """Returns the rows of a table with one of `kinds` as dicts, with content as bytes. Pages go to the parser
+    through a pipe: text would be decoded here and again there, which costs as much as parsing."""
     content = table["content"].cast(pa.large_binary())
     table = table.set_column(table.column_names.index("content"), "content", content)
     return [r for r in table.to_pylist() if r["kind"] in kinds]
@@ -97,8 +98,8 @@ def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]
 def parsed_table(
     rows: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ParsedPage | Fault], step: str
 ) -> pa.Table:
-    """Builds the output table of a parsing step. `rows`: as from `rows_of`; `read` parses one row. A row
-    without content gets the fault null of `step`."""
+    """Builds the output table of a parsing step. `rows`: as `rows_of` returns them; `read` parses one row. A
+    row keeps its fault; a row without content gets a fault with the reason null, of `step`."""
     found: list[ParsedPage | Fault] = []
     for row in rows:
         if row["fault"] is not None:
@@ -130,7 +131,7 @@ class Clean:
     Title and rest are cleaned separately (`text.sanitize`). The title is the first line, as the readers of
     BEIR's and OAG-QA's files write it; a missing title becomes "None". A document that is empty after
     cleaning has the text "". Sources of other kinds give no row, since this recipe does not search them.
-    Faults: null.
+    Reason of faults: null.
     """
 
     kinds: tuple[SourceKind, ...] = ("document",)  # kinds of sources to clean

@@ -28,23 +28,23 @@ _SPANS = SPANS[1:]
 class Split:
     """Cuts each text into chunks in one of three ways (`text.words`).
 
-    - Characters: chunks of `child_chars` with `child_overlap`. With `parent_chars` they are cut inside
-      parents, and a chunk's passage is its parent. A chunk in two overlapping parents gives a row for each,
-      as in LangChain's ParentDocumentRetriever.
-    - Tokens: chunks of `tokens` with `overlap`, counted by `tokenizer`.
+    - Characters: chunks of at most `child_chars` (or one longer word), which overlap by at most
+      `child_overlap`. With `parent_chars` they are cut inside parents, and a chunk's passage is its parent. A
+      chunk in two overlapping parents gives a row for each, as in LangChain's ParentDocumentRetriever.
+    - Tokens: chunks of `tokens` tokens that share `overlap` tokens, counted by `tokenizer`.
     - `by: sentence`: each sentence is a chunk, cut after `sentence_chars`; the part after the cut is lost.
 
-    Without parents the passage is the chunk itself. A text without words gives no chunk. With `text_tokens`,
-    text after that many tokens, counted by `tokenizer`, is ignored.
+    Without parents the passage is the chunk itself. A text without words gives no row; a row with a fault
+    remains. With `text_tokens`, text after that many tokens, counted by `tokenizer`, is ignored.
     """
 
-    child_chars: int | None = None  # characters of a chunk
+    child_chars: int | None = None  # most characters of a chunk
     child_overlap: int = 0  # characters that neighbouring chunks share
-    parent_chars: int | None = None  # characters of a parent; None: no parents
+    parent_chars: int | None = None  # most characters of a parent; None: no parents
     parent_overlap: int = 0  # characters that neighbouring parents share
     tokens: int | None = None  # tokens of a chunk
     overlap: int = 0  # tokens that neighbouring chunks share
-    text_tokens: int | None = None  # tokens of a text that are cut into chunks; None: all
+    text_tokens: int | None = None  # number of first tokens of a text that are cut; None: all
     tokenizer: Model | None = None  # counts tokens and text_tokens
     by: Literal["sentence"] | None = None
     sentence_chars: int = 1000  # most characters of a chunk that is a sentence
@@ -110,7 +110,7 @@ class Split:
         return build
 
     def _end(self, kit: Kit) -> Callable[[str], int]:
-        """Returns a function: text -> end offset of its first `text_tokens` tokens."""
+        """Returns a function: text -> end offset of the part to cut, its first `text_tokens` tokens."""
         if (most := self.text_tokens) is None or self.tokenizer is None:
             return len
         tokenize = kit.tokenizer(self.tokenizer)
@@ -123,7 +123,7 @@ class Split:
         return end
 
     def _cutter(self, kit: Kit) -> Callable[[str], list[tuple[Span, Span]]]:
-        """Returns a function: text -> (chunk, passage) spans."""
+        """Returns a function: text -> (span of the chunk, span of its passage) of each chunk."""
         flat: Callable[[str], list[Span]]
         if (chars := self.child_chars) is not None and self.parent_chars is not None:
             parent, child = (self.parent_chars, self.parent_overlap), (chars, self.child_overlap)
@@ -150,6 +150,6 @@ def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> Non
 
 
 def _most_windows(chars: float, size: int, overlap: int) -> float:
-    """Bounds the windows that `text.words.WordSpans` cuts. A window ends at least `size - overlap` characters
-    after the end of the window two places before."""
+    """Returns an upper bound on the number of windows that `text.words.WordSpans` cuts. A window ends at
+    least `size - overlap` characters after the end of the window two places before."""
     return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2

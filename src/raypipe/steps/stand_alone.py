@@ -24,17 +24,17 @@ class StandAlone:
     """Replaces a question that depends on earlier turns by one that stands alone.
 
     All later steps search, read and answer the new question. `model` writes it with `prompt`. A rewrite is
-    accepted if it keeps the question's words and uses only words of the question and its turns
-    (`text.turns.is_grounded`). An accepted rewrite can therefore neither answer nor invent. A rule inserts
-    the subject of the earlier turns (`text.turns.stands_alone`) if the rewrite is refused or missing, if no
-    model is given, or if the model is declared absent (loader: none).
+    accepted if it keeps the question's words and adds only words of the turns (`text.turns.is_grounded`), so
+    that the model brings in no words of its own. A rule rewrites the question instead
+    (`text.turns.stands_alone`) if the rewrite is refused or missing, if no model is given, or if the model is
+    declared absent (loader: none).
 
     The reply `into` is the new question. Its label is answered, or kept if the question is unchanged. Its
-    fault is the reason why a rewrite was refused. A question without turns is unchanged and its reply
-    skipped.
+    fault is the reason why the rewrite is refused or missing. A question without turns is unchanged and its
+    reply skipped.
     """
 
-    model: Model | None = None  # rewrites the question; None: only the rule does
+    model: Model | None = None  # rewrites the question; None: the rule rewrites it
     prompt: Prompt | None = None  # required with a model
     max_tokens: int = 128  # tokens of a rewrite, as the model counts; its thoughts have a further budget
     chars: int = 4000  # characters of the newest turns that a prompt shows; each turn is cut to 500
@@ -113,7 +113,7 @@ class StandAlone:
 
 
 def _read(text: str, question: Question) -> ParsedReply:
-    """Parses a rewrite and puts it on one line. Raises UnreadableReply if the rewrite is refused."""
+    """Parses a rewrite and puts it on one line. Raises UnreadableReply if the rewrite is blank or refused."""
     said = " ".join(read_text(text, "a question").text.split())
     if said == question.text:
         return ParsedReply(said, KEPT)

@@ -1,1 +1,1 @@
-"""Pure functions on text: parsing of pages, chunks, words, BM25, prompts, replies. They call no models."""
+"""Functions on text: parsing of pages, chunks, words, BM25, prompts, replies. They call no models."""

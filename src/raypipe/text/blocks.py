@@ -4,9 +4,10 @@ A block is a span with a kind; it does not change the text. `page_blocks` makes 
 page's tree, `plain_blocks` from the lines of a plain text or of Markdown. All functions are pure and
 independent of the HTML parser.
 
-An element is hidden by its attributes (`hidden`, `style`, `bgcolor`), or because browsers never draw its tag.
-Style sheets are not resolved, so text that a class hides is not detected. Text with `aria-hidden` is hidden
-from screen readers only; it is drawn on the screen, so it does not count as hidden.
+An element is hidden by the attribute `hidden`, by its `style` (also with text in the colour of its
+background), or because browsers never draw its tag. Style sheets are not resolved, so text that a class hides
+is not detected. Text with `aria-hidden` is hidden from screen readers only; it is drawn on the screen, so it
+does not count as hidden.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _Inside: TypeAlias = tuple[BlockKind, bool, bool]
 
 
 def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
-    """Makes the blocks of a page's folded `text`; () if the tree has another text. The walk is not recursive,
+    """Makes the blocks of a page; () if its tree does not give the folded `text`. The walk is not recursive,
     since a page may nest 100,000 deep."""
     made = _Blocks()
     inside: _Inside = ("paragraph", False, False)
@@ -91,7 +92,7 @@ class _Blocks:
         self._texts: list[str] = []  # folded
         self._at = -1  # end of the last text, in the folded whole
         self._start = -1  # start of the open block; -1: no block is open
-        self._inside: _Inside = ("paragraph", True, True)  # kind of its first text, flags true of all
+        self._inside: _Inside = ("paragraph", True, True)  # kind of its first text; flags true of all
         self._found: list[tuple[int, int, _Inside]] = []  # (start, end, state) of each finished block
         self.row = False  # whether the next cell is the first of its row
 
@@ -115,7 +116,8 @@ class _Blocks:
             self._start = -1
 
     def done(self, text: str) -> tuple[Block, ...]:
-        """Returns the blocks. Neighbouring short blocks that are links become menus."""
+        """Returns the blocks; () if the added texts do not give `text`. Blocks inside menu elements become
+        menus. So do neighbouring items or paragraphs that are short links."""
         self.border()
         if " ".join(self._texts) != text:
             return ()
@@ -138,9 +140,9 @@ _ITEM_LINE = re.compile(
     r"|(?:\d{1,3}|[一二三四五六七八九十]{1,4})[、．]|[（(](?:\d{1,3}|[一二三四五六七八九十]{1,4})[）)]"  # noqa: RUF001
     r"|第[\d\u3007零一二三四五六七八九十百]{1,7}[编章节条款]|[①-⑳]"
 )
-_FULL, _WRAPPED = 0.75, 100  # short lines have less than this share of the longest line, or of 100 characters
+_FULL, _WRAPPED = 0.75, 100  # a line is short below this share of the longest line, or of 100 characters
 _TITLE_WORDS = 25  # most words of a title
-_RULE_LINE = re.compile(r"\W+")  # a line of punctuation only: a rule, or the rule of a table
+_RULE_LINE = re.compile(r"\W+")  # a line of punctuation only: a ruled line, also inside a table
 _UNDERLINE = re.compile(r"([=~^*+#\"-])\1{2,}")
 _TERM = re.compile(r"(?!\.\.|<|[|])(?=\S).{1,60}(?<![,;:])")  # 60: the longest label that `candidates` uses
 _GAP = re.compile(r"((?!\|)\S(?:\S| (?! )){0,40}(?<![.!?:;,])) {2,}(?=\S(?:\S| (?! ))*$)")  # term, gap, text
@@ -151,9 +153,10 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
     """Makes the blocks of plain text or Markdown (after `html.shown`), as spans of the folded text.
 
     Blank lines, headings (`#` or an underlined line), list items and rows with `|` are borders. A short line
-    also ends a block if the next line begins with a capital or names a field ("weight: 3 kg"). A short line
-    above deeper lines, or before a gap, is a term, and the rest is its meaning: a row of two cells, as in a
-    man page. `titled`: a first line that looks like a title is one, unless it is a comment.
+    also ends a block, except before a small letter; so does a field ("weight: 3 kg") before another field. A
+    short line above deeper lines, or before a gap, is a term, and the deeper lines, or the text after the
+    gap, are its meaning: a row of two cells, as in a man page. With `titled`, the title is the first line if
+    it looks like one, else the first heading of the highest level; text must follow.
 
     >>> [b.kind for b in plain_blocks("Emma\\nA novel\\nby Austen.\\n\\n- one", titled=True)]
     ['title', 'paragraph', 'item']
@@ -235,8 +238,8 @@ _FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text
 
 
 def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str, object]]) -> bool:
-    """Returns whether an element's text is not shown. `ancestors`: attributes of its ancestors, nearest
-    first, which are only read if the element sets a colour but no background."""
+    """Returns whether a browser hides an element's text. `ancestors`: attributes of its ancestors, nearest
+    first. They are read only for the background, if the element sets a colour and no background."""
     if "hidden" in attrs or tag in NEVER_DRAWN or (tag == "dialog" and "open" not in attrs):
         return True
     if not attrs.get("style"):
@@ -252,8 +255,8 @@ def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str
 
 def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
     """Removes the marks of hidden text. Returns the text and the hidden spans, ascending and disjoint.
-    `marked` has folded white space, and each mark is a separate word. Returns None unless there is one pair
-    of marks for each of the hidden `elements`: otherwise the page itself contains such characters."""
+    `marked` has folded white space, and each mark is a separate word. `elements`: number of hidden elements.
+    Returns None if the text has another number of marks: then the page itself contains such characters."""
     if marked.count(OPEN) != elements or marked.count(CLOSE) != elements:
         return None
     kept, spans = list[str](), list[Span]()
@@ -275,7 +278,7 @@ def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
 
 @lru_cache(maxsize=4096)  # a page repeats a few styles hundreds of times
 def _read(style: str) -> tuple[bool, str, str]:
-    """Reads a style attribute: whether it hides, its text colour and background (each "" if not set)."""
+    """Reads a style attribute: (whether it hides, text colour, background). An unset colour is ""."""
     rules: dict[str, str] = {}
     for rule in _COMMENT.sub(lambda m: "" if m[1] else m[0], style).lower().split(";"):
         name, _, value = rule.partition(":")
@@ -301,7 +304,7 @@ def _read(style: str) -> tuple[bool, str, str]:
 
 
 def _named(value: object) -> str:
-    """Normalises a colour to six hex digits, "transparent" or a name; "picture" for images and gradients."""
+    """Normalises a colour to hex digits, "transparent" or a name; an image or gradient to "picture"."""
     if not value:
         return ""
     text = str(value).strip().lower()

@@ -1,7 +1,7 @@
-"""BM25 over flat arrays of word hashes, with the scores of `rank_bm25`.
+"""BM25 over flat arrays of word hashes, in two variants: `okapi`, as rank_bm25 scores, and `lucene`.
 
-All functions are pure functions of arrays; they use no records, index or analyzer. A test checks the scores
-against rank_bm25's to 1e-9. 5,000 passages take a few milliseconds instead of 79.
+The code works on arrays only; it needs no texts, index or analyzer. A test checks the Okapi scores against
+rank_bm25's to 1e-9. 5,000 passages take a few milliseconds instead of 79.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Bm25Corpus:
         self.mean_length = float(self.lengths.mean()) if self.size else 0.0
 
     def occurrences(self, terms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Finds the passages of some words. Returns term numbers, passage numbers and counts, each (pairs,)
-        int64, ordered by term and passage. `terms` (terms,) uint64 is sorted and distinct."""
+        """Finds the passages that contain words of `terms`, (terms,) uint64, sorted and distinct. Returns
+        positions in `terms`, passage numbers and counts, each (pairs,) int64, ordered by term and passage."""
         near = np.zeros(SLOTS, bool)  # prefilter by the first bits of a hash: most words match no term
         near[_slots(terms)] = True
         at = np.flatnonzero(near.take(_slots(self.hashes)))
@@ -78,7 +78,7 @@ def _slots(hashes: np.ndarray) -> np.ndarray:
 
 
 def numbered(hashes: np.ndarray) -> tuple[np.ndarray, int]:
-    """Numbers words, (words,) int64: equal hashes get equal numbers. Also returns a bound above all numbers.
+    """Gives each distinct word hash a number. Returns (words,) int64, and a bound above all numbers.
 
     A hash's first 16 bits choose a slot of a table. In each round all words are written into their slots. The
     last word written to a slot gets the slot's number; the slot's other words are hashed again for the next
@@ -127,21 +127,21 @@ def weights(
     k1: float,
     b: float,
 ) -> np.ndarray:
-    """Computes a word's share in the score of a passage that has it `count` times: (pairs,) float64."""
+    """Computes a word's share in the score of a passage that contains it `count` times: (pairs,) float64."""
     norm = k1 * (1 - b + b * lengths / mean_length)
     return idf * repeats * count * (k1 + 1) / (count + norm)
 
 
 def lucene_idf(size: int, found: np.ndarray) -> np.ndarray:
-    """Returns Lucene's idf of each word, (terms,) float64, above 0. `found` (terms,): number of passages, of
-    `size`, that have the word."""
+    """Returns Lucene's idf of each word, (terms,) float64, above 0. `found` (terms,): number of passages
+    with the word; `size`: number of all passages."""
     return np.log1p((size - found + 0.5) / (found + 0.5))
 
 
 def okapi_idf(size: int, found: np.ndarray, frequencies: np.ndarray | None) -> np.ndarray:
-    """Returns Okapi's idf of each word, (terms,) float64; 0 for a word that no passage has. `frequencies`:
-    document frequencies of the vocabulary, which give the least idf, of words in more than half of the
-    passages; None if there are no such words."""
+    """Returns Okapi's idf of each word, (terms,) float64; 0 for a word that no passage has. A word in more
+    than half of the passages gets a quarter of the mean over `frequencies`, the document frequencies of the
+    vocabulary. None: no word is so frequent."""
     idf = _log_odds(size, found)
     if frequencies is not None:
         idf[idf < 0] = _OKAPI.epsilon * _log_odds(size, frequencies).mean()
@@ -149,8 +149,8 @@ def okapi_idf(size: int, found: np.ndarray, frequencies: np.ndarray | None) -> n
 
 
 def _log_odds(size: int, found: np.ndarray) -> np.ndarray:
-    """Computes Okapi's idf before its least value is applied. It uses Python's logarithm, to equal rank_bm25
-    bit by bit; numpy's logarithm may differ in the last bit."""
+    """Computes the plain log odds, which are negative for words in more than half of the passages. Python's
+    logarithm equals rank_bm25 bit by bit; numpy's may differ in the last bit."""
     distinct = np.flatnonzero(np.bincount(found))
     odds = np.zeros(int(found.max(initial=0)) + 1)
     odds[distinct] = [math.log(size - n + 0.5) - math.log(n + 0.5) for n in distinct.tolist()]
@@ -163,16 +163,16 @@ QueryWords: TypeAlias = list[tuple[int, int]]
 
 
 def query_words(query: np.ndarray, words: np.ndarray) -> QueryWords:
-    """Numbers the words of a query by their places in `words`. `query` (words,) uint64. `words` (terms,)
-    uint64, ascending and distinct, has all words of the query."""
+    """Numbers the words of a query, (words,) uint64, by their positions in `words`. `words` (terms,) uint64,
+    ascending and distinct, has all words of the query."""
     terms, repeats = np.unique(query, return_counts=True)
     return list(zip(np.searchsorted(words, terms).tolist(), repeats.tolist(), strict=True))
 
 
 class SegmentScores:
-    """Scorer of one segment of a snapshot, equal, bit by bit, to `scores` over all passages. `idf` and
-    `mean_length` are those of the whole snapshot, and sums add the words in the same order. A word's share in
-    the scores is computed once for all queries of a batch."""
+    """Scorer of one segment of a snapshot. Its scores equal those of `scores` over all passages, bit by bit:
+    `idf` and `mean_length` are the whole snapshot's, and sums add the words in the same order. A word's share
+    in the scores is computed once for all queries of a batch."""
 
     def __init__(
         self, segment: Occurrences, idf: np.ndarray, mean_length: float, k1: float, b: float
@@ -183,8 +183,8 @@ class SegmentScores:
         self._held = np.zeros(len(segment.lengths), bool)
 
     def of(self, query: QueryWords, bound: float) -> tuple[np.ndarray, np.ndarray]:
-        """Scores the passages with a word of the query. Returns the passages that score at least `bound`:
-        numbers in the segment, (hits,) int64, and scores, (hits,) float64."""
+        """Scores the passages with a word of the query. Returns those that score at least `bound`: their
+        numbers in the segment, (hits,) int64, ascending, and scores, (hits,) float64."""
         for word in query:
             passages, adds = self._added(*word)
             self._sum[passages] += adds
@@ -210,12 +210,12 @@ class SegmentScores:
 
 
 class Best:
-    """Collector of a query's `top` best rows, with all ties of the last row."""
+    """Collector of a query's `top` best passages and all that tie with the last. `rows`: their numbers."""
 
     def __init__(self, top: int) -> None:
         self.top = top
         self.rows, self.scores = np.empty(0, np.int64), np.empty(0)
-        self.bound = -np.inf  # rows with a lower score are dropped
+        self.bound = -np.inf  # passages with a lower score are dropped
 
     def add(self, rows: np.ndarray, scores: np.ndarray) -> None:
         self.rows, self.scores = np.concatenate([self.rows, rows]), np.concatenate([self.scores, scores])

@@ -2,8 +2,8 @@
 
 All functions are pure, on texts and their blocks; they depend on no question and no model. A candidate is a
 sentence within one block, or a fact. A fact is a cell of a table with its label, "Warranty: 24 months", or
-with the names of its row and column, "IM-60, delivery (days): 21". Headings and menus are no candidates.
-Headings and the title are stored with the candidates below them, as their subject.
+with the names of its row and column, "IM-60, delivery (days): 21". Headings, captions and menus are no
+candidates. A candidate stores the page's title and the heading above it, as its subject.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LABEL_CHARS = 60  # most characters of a label
 _VALUE_CHARS = 250  # most characters of a fact's value (as `Extract.chars`); a longer cell is prose
 _CELL = re.compile(r"\|((?:\\\||[^|])*)")  # a cell of a row with `|` between its cells
 _NAMED = re.compile(rf"\A([^:|]{{1,{_LABEL_CHARS}}}?)\s*+:\s++(?=\S)")  # "weight: 3 kg" in a cell or a line
-_NO_COLUMN = re.compile(  # no name of a column: a number other than a year, or a cell with its own label
+_NO_COLUMN = re.compile(  # a cell that names no column: a number, except a year, or a cell with its own label
     rf"\A(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]++\s?%?\Z|{_NAMED.pattern}"
 )
 
@@ -42,15 +42,15 @@ class SourceText:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Sentence, or fact of a table."""
+    """A candidate: a sentence, or a fact of a table."""
 
     source: str  # source id
     span: Span  # span in the source's parsed text; for a fact, the span of its row
     text: str  # text of that span; for a fact "LABEL: VALUE"
     kind: BlockKind = "paragraph"  # kind of its block
     around: str = ""  # its context: the page's title and the nearest heading; for a fact also its row
-    rank: int = 0  # best rank, from 0, of the passages that contain it
-    label: str = ""  # name of its value, with which `text` begins; "" if there is none
+    rank: int = 0  # rank, from 0, of the first passage that gives it
+    label: str = ""  # name of its value ("weight: 3 kg"), or the term that it explains; "": neither
     value: Span | None = None  # for a fact, the span of its value in the source's parsed text
     title: str = ""  # for a fact, the title of its page
 
@@ -73,11 +73,11 @@ def _holds(passage: _Passage, span: Span) -> bool:
 def candidates(
     passages: Iterable[tuple[str, Span]], texts: Mapping[str, SourceText], most: int | None = None
 ) -> list[Sentence]:
-    """Lists the sentences and table cells of passages (source, span): best passage first, then in text order.
+    """Lists the candidates of each passage, in text order. `passages`: (source, span), best first.
 
-    Each passage gives at most its first `most`. A sentence that the passage's end cuts is taken whole if at
-    least half of it is inside. Equal sentences, and equal cells under equal names, are listed once. Hidden
-    text, headings and menus are left out.
+    Each passage gives at most its first `most`; None: all. A sentence that the passage's border cuts is taken
+    whole if at least half of it is inside. Equal sentences are listed once, and so are equal facts with an
+    equal context. Candidates that overlap hidden text are left out.
     """
     found: dict[str, Sentence] = {}
     for rank, (source, span) in enumerate(passages):
@@ -137,7 +137,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
 
 
 def _caption(text: str, blocks: Sequence[Block], i: int) -> Span | None:
-    """Returns the span of a table's caption: a short end, no sentence, of the paragraph above the table."""
+    """Returns the span of the caption in block `i`: the short last part of a paragraph above a table. Returns
+    None if that part ends like a sentence, or block `i` is no paragraph directly above a table."""
     block, after = blocks[i], blocks[i + 1 : i + 2]
     if block.kind != "paragraph" or not after or not _in_table(text, after[0]) or _in_table(text, block):
         return None
@@ -154,7 +155,7 @@ def _is_coded(said: Sequence[str]) -> bool:
 
 
 def _in_table(text: str, block: Block) -> bool:
-    return block.kind in _IN_TABLE or text[block.start] == "|"  # "|": the rule under the column names
+    return block.kind in _IN_TABLE or text[block.start] == "|"  # "|": the line under the column names
 
 
 def _facts(
@@ -165,7 +166,8 @@ def _facts(
     above: str,
     passage: _Passage,
 ) -> Iterator[Sentence]:
-    """Yields the facts of a row: each cell with its label. `named`: number of cells that name the row."""
+    """Yields the facts of a row: each cell with a label. `said`: texts of the cells; `names`: of the columns;
+    `named`: number of cells that name the row. Without any label, the first cell labels the others."""
     own = [_NAMED.match(c) for c in said]
     names = names if len(names) == len(said) else [""] * len(said)  # the row may have more or fewer cells
     keys = [m[1] if m else n for m, n in zip(own, names, strict=True)]
@@ -188,8 +190,9 @@ def _facts(
 
 
 def _sentences(text: str, block: Block, around: str, passage: _Passage, term: str = "") -> Iterator[Sentence]:
-    """Yields the sentences of a block that are at least half inside the passage. A block may be a whole page,
-    so only the text around the passage is split."""
+    """Yields the sentences of a block that are at least half inside the passage, each cut to MAX_CHARS. A
+    block may be a whole page, so only the text around the passage is split. `term`: label of a sentence
+    without a label of its own."""
     source, (first, last), rank = passage
     start = max(block.start, first - MAX_CHARS)
     for a, b in sentences(text[start : min(block.end, last + MAX_CHARS)]):

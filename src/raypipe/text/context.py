@@ -1,9 +1,9 @@
 """Contexts of prompts (passages packed to a budget), quotes for a reply, places of quotes.
 
-All functions are pure. A context has its passages in order, without repeats, with closed fences. A budget
-counts the spans of a tokenizer: a model's own, or one of characters. The quote for a reply is the sentence
-that shares its words. It shows where the answer occurs, but does not prove that the model read it there. A
-place is a document's URL, title, page and section.
+All functions are pure. A context holds passages in order, without repeats; fences around them are closed. A
+budget counts the spans of a tokenizer: a model's own, or one of characters. The quote for a reply is the
+sentence that shares most words with it. A quote shows where the answer occurs; it does not prove that the
+model read the answer there. A place is a document's URL, title, page and section.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LEAST = 0.5
 
 
 def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ...]:
-    """Lists quotes: the sentence with the largest share of the answer's words, then all parts in `shown`.
+    """Lists quotes for an answer: the sentence that shares most words with it, then all parts in `shown`.
 
-    Leaves the sentence out if its share is below `LEAST`. `shown`: (source id, span, text) of parts of
-    sources, in the context's order.
+    The sentence is left out if its share of the answer's words is below `LEAST`. `shown`: (source id, span,
+    text) of parts of sources.
 
     >>> page = "Velora is a film. Anna Lind directed it."
     >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
@@ -77,9 +77,9 @@ def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
 class Place:
     """Place of a span of a document, for citations."""
 
-    url: str  # relative; if the document has pages, with #page=N
+    url: str  # relative; with #page=N if the span is on a page
     title: str
-    page: str  # "p. 7", "pp. 7-8"; "" if the document has no pages
+    page: str  # "p. 7", "pp. 7-8"; "" if the span is on no page
     section: str  # heading of the section in which the span begins; "" if there is none
 
 
@@ -102,7 +102,7 @@ def place(layout: Layout, span: Span) -> Place:
 
 
 def context(text: str, span: Span, chars: int) -> tuple[str, str]:
-    """Returns the whole words before and after a span, each in at most `chars` characters.
+    """Returns the whole words before a span and after it, at most `chars` characters each.
 
     >>> context("The pump has a warranty of two years.", (15, 23), 10)
     ('has a ', ' of two')
@@ -134,8 +134,8 @@ def lined(text: str, blocks: Sequence[Block], start: int = 0) -> str:
 def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
     """Makes sections from the headings of a parsed text; each section ends at the next heading.
 
-    A title directly above the first heading belongs to that heading's section: the quote of a first sentence
-    may begin in the title.
+    If only a title or menus are above the first heading, they belong to that heading's section: the quote of
+    a first sentence may begin in the title. Other text above the first heading is in no section.
 
     >>> text = "Opening hours From nine. Prices Four euros."
     >>> found = heading_sections(text, [Block(0, 13, "heading"), Block(25, 31, "heading")])
@@ -163,7 +163,7 @@ class Packed:
     """Passages packed into one text."""
 
     text: str
-    shown: tuple[tuple[int, str], ...]  # (index of a passage in it, the passage's text there, maybe cut)
+    shown: tuple[tuple[int, str], ...]  # (index of a packed passage, its text in `text`, maybe cut)
 
 
 def characters(text: str) -> Sequence[Span]:
@@ -228,7 +228,7 @@ def _laid(parts: Sequence[tuple[int, str]], layout: PassageLayout) -> str:
 
 
 def _cut(parts: Sequence[tuple[int, str]], layout: PassageLayout, end: int) -> list[tuple[int, str]]:
-    """Returns the passages before character `end` of the packed text; drops one that would be empty."""
+    """Returns the passages before character `end` of the packed text, the last one cut there or dropped."""
     head, tail = MARKS[layout]
     out: list[tuple[int, str]] = []
     at = 0
@@ -256,8 +256,8 @@ class Piece:
 
 
 def joined(taken: Sequence[tuple[Sentence, float]], pages: Mapping[str, SourceText]) -> list[Piece]:
-    """Joins sentences of one block with only white space between them. `taken`: (sentence, score). Returns
-    the pieces of the best passage first, then by place."""
+    """Joins sentences of one block that overlap or have only white space between them. `taken`: (sentence,
+    score). Returns the joined pieces ordered by rank of the passage, source and span."""
     pieces: list[Piece] = []
     for s, score in sorted(taken, key=lambda row: (row[0].source, row[0].span)):
         page = pages[s.source]

@@ -1,11 +1,12 @@
-"""Evidence for an answer: features of candidates, the probability that each is right, its other versions.
+"""Ranking of candidate answers: their features, their probabilities, and versions of a statement.
 
-All functions are pure; callers compute the candidates, word hashes and cosines with their models and index.
-The numbers of `Fitted` come from a file that `bench/figures/extract.py --fit` writes.
+A candidate is a sentence or a table fact of a passage (`text.candidates`). All functions are pure; callers
+compute candidates and cosines with their models and index. The numbers of `Fitted` come from a file that
+`bench/figures/extract.py --fit` writes.
 
-A version of a statement is a candidate of another source with another value. A source is dated by its title,
-else by its file's name, its field `date`, its first lines, or its file's time. A source that calls itself
-superseded in its title or first lines counts as older than all others.
+Versions of a statement are candidates of several sources with nearly the same words and different values. A
+source has the date in its title, else in its file's name, its field `date`, its first lines, or its file's
+time. A source whose title or first lines call it superseded or replaced counts as older than all others.
 """
 
 from __future__ import annotations
@@ -29,20 +30,22 @@ ANALYZER = "stems"
 
 FEATURES: Mapping[str, str] = {
     "cosine": "cosine of question and sentence",
-    "ahead": "lead of its cosine over the best other candidate's",
+    "ahead": "its cosine minus the best cosine of another candidate",
     "overlap": "share of the question's words in the sentence, weighted by their rarity among the candidates",
-    "around": "overlap with the sentence, its title and heading",
+    "around": "overlap of the question with the sentence, its title and its heading",
     "fact": "1 for a fact of a table",
-    "fact_cosine": "cosine of question and fact, under the title of its page",
-    "row": "share of the question's words in the fact, its row, title and heading",
+    "fact_cosine": "cosine of the question and the fact after the title of its page",
+    "row": "weighted share of the question's words in the fact with its row, title and heading",
     "title": "1 for the title of a page",
-    "titled": "1 for a title with the version that the question asks for",
-    "typed": "1 if the question asks for a person, date, weekday, number or version, and it has one",
-    "lacks": "1 if the question asks for one of these, and it has none",
-    "absent": "1 if it, its title and heading lack a name or number of the question",
-    "rank": "1 / (1 + rank of its passage)",
+    "titled": "1 for a title with a version, if the question asks for one",
+    "typed": "1 if the question asks for a person, date, weekday, number or version, and the candidate has "
+    "one; a title counts only for a version",
+    "lacks": "1 if the question asks for one of these, and `typed` is 0",
+    "absent": "1 if the candidate, its row, title and heading lack a name or number of the question",
+    "rank": "1 / (1 + rank of its passage, from 0)",
 }
-"""Feature -> meaning. Features of sentences are 0 for facts; features of facts are 0 for sentences."""
+"""Feature of a candidate -> meaning. `cosine`, `ahead`, `overlap` and `around` are 0 for facts; `fact_cosine`
+and `row` are 0 for sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Fitted:
     embedder: str  # identity of the embedder's weights (`Model.weights`); "": any embedder
     bias: float
     weights: Mapping[str, float]  # feature -> log odds per unit; missing features weigh 0
-    compared: float  # probability that the answer to a comparison is right, 0..1
+    compared: float  # probability that a decided comparison is right, 0..1; the same for all
     fitted_on: FittedOn
 
     def __post_init__(self) -> None:
@@ -69,23 +72,23 @@ class Fitted:
 
 _ORDER = {"cosine": 3.0, "around": 3.0, "fact_cosine": 3.0, "row": 3.0, "typed": 1.0, "title": -2.0}
 UNFITTED = Fitted("", -3.0, _ORDER, 0.5, FittedOn("", "", ""))
-"""Default numbers, which only rank candidates, for use without a fit."""
+"""Numbers for use without a fit. They suit any embedder; their probabilities only rank candidates."""
 
 _ASKING = re.compile(
     r"\b(?:who|whom|whose|what|which|when|where|why|how(?: (?:long|many|much|often|old|big|far|high))?"
     r"|did|does|do|has|have|had|can|you|me)\b"
 )
-"""Words of a question that its answer does not repeat."""
+"""Words of a question that a right answer need not repeat; they are not compared with candidates."""
 _NAMES = re.compile(r"(?<=\s)[A-Z][\w'-]*+|\b[^\W\d]*+\d[\w.-]*+")
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Overlaps of words between a question and its candidates."""
+    """Words that a question shares with each of its candidates."""
 
     overlap: np.ndarray  # (candidates,) float64: weighted share of the question's words in each, 0..1
     around: np.ndarray  # (candidates,) float64: that share in each with its context (`Sentence.around`)
-    label: np.ndarray  # (candidates,) float64: share of the label's words that the question has, 0..1
+    label: np.ndarray  # (candidates,) float64: share of the label's words that the question has; 0: no label
     absent: np.ndarray  # (candidates,) bool: candidate and context lack a name or number of the question
     marks: tuple[tuple[int, ...], ...]  # per candidate, the offsets at which words of the question start
 
@@ -106,11 +109,11 @@ def words_of(question: str, found: Sequence[Sentence]) -> Words:
 
 
 def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence]:
-    """Returns the `most` candidates that share most words with a question, in their order.
+    """Returns up to `most` candidates that share most words with a question, in their old order.
 
     The words of title, heading, row and label count too; otherwise sentences that repeat the title would win.
-    A fact is dropped if the question contains its value, such as the name of a row, unless it is a yes/no
-    question or a comparison."""
+    A fact is dropped if the question contains its value, such as the name of a row. No fact is dropped for a
+    yes/no question or a comparison, or if no candidate would be left."""
     asked, _ = analyse(question, ANALYZER)
     if not (kind := read(question)).yes_no and not kind.direction:
         values = (analyse(s.text[len(s.label) + 2 :] if s.value else "", ANALYZER)[0] for s in found)
@@ -122,9 +125,9 @@ def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence
 
 
 def overlaps(question: np.ndarray, *texts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns, for each list of texts, the weighted shares of the question's words: (texts,) float64, 0..1.
-    `question` and each text are word hashes, uint64. A word weighs more if fewer texts of the first list have
-    it."""
+    """Computes the weighted share of the question's words in each text; one array for each list of texts.
+    The arrays are (texts,) float64, 0..1; `question` and each text are word hashes, uint64. A word weighs
+    more if fewer texts of the first list contain it."""
     terms = np.unique(question)
     has = [np.array([np.isin(terms, w) for w in t], bool).reshape(len(t), len(terms)) for t in texts]
     weights = lucene_idf(len(texts[0]), has[0].sum(0))
@@ -138,7 +141,7 @@ def features(
     spans: Sequence[TypedSpan | None],
     cosine: np.ndarray,
 ) -> np.ndarray:
-    """Computes the features of candidates: (candidates, len(FEATURES)) float64."""
+    """Computes the features of one or more candidates: (candidates, len(FEATURES)) float64."""
     top = np.sort(cosine)[::-1]
     others = np.where(np.arange(len(cosine)) == cosine.argmax(), top[1] if len(top) > 1 else 0.0, top[0])
     fact = np.array([s.value is not None for s in found], float)
@@ -164,16 +167,16 @@ def features(
 
 
 HEAD_CHARS = 300  # first characters of a text that may date it: a title and a first paragraph
-ALIKE = 0.6  # least share of common words, without the values, of two versions of a statement
-ABOUT = 0.05  # most that the share of question words of a version may be below that of the candidate
+ALIKE = 0.6  # least share of words that two versions of a statement have in common, values left out
+ABOUT = 0.05  # a version's `overlap` + `around` may be lower than the candidate's by at most this
 _SUPERSEDED = re.compile(
     r"\bsuperseded\b|\b(?:replaced|obsoleted|withdrawn) by\b|\bno longer (?:valid|in force)\b", re.IGNORECASE
 )
 
 
 def value_of(s: Sentence, span: TypedSpan | None) -> Quote | None:
-    """Quotes the value of a candidate: that of a fact, or the date or number that the question asks for, else
-    the only number. Returns None if there is no value, or several."""
+    """Quotes the value of a candidate. The value of a fact is its cell. The value of a sentence is `span`, if
+    that has a digit, else the only number with its unit. Returns None without a number, or with several."""
     if s.value is not None:
         return Quote(s.source, s.value)
     asked = span is not None and any(map(str.isdigit, s.text[slice(*span.span)]))
@@ -189,8 +192,9 @@ def versions(
     at: int,
     pages: Mapping[str, SourceText],
 ) -> list[int]:
-    """Lists the versions of the candidate `at`: `at` and candidates of other sources with another value.
-    Returns their indices in `found`, newest first; versions of the same age keep their order."""
+    """Lists the versions of the statement of candidate `at`: their indices in `found`, newest first. They are
+    `at`, and for each other value the first candidate with nearly the same words (`ALIKE`, `ABOUT`). A source
+    gives one version. If `at` has no value, the list is [at]. Versions of one age keep their order."""
     quotes = [value_of(s, span) for s, span in zip(found, spans, strict=True)]
     shares, group, values = words.around + words.overlap, [at], list[str]()
     for i in (at, *range(len(found))):
@@ -209,7 +213,7 @@ def versions(
                 values.append(value)
 
     def age(i: int) -> tuple[bool, float, str]:
-        """Returns a sort key by age, the newest last; sources of one day sort by their files' times."""
+        """Returns a sort key that is greater for a newer source; on one day, for a later `modified`."""
         page = pages[found[i].source]
         head = page.text[:HEAD_CHARS]
         title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")

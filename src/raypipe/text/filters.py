@@ -2,9 +2,10 @@
 
     team = 'hr' and (date >= '2025-01-01' or pinned = true) and title not like 'Draft%'
 
-Conditions are a subset of LanceDB's filters, with the same meaning, including null: a test of a field that a
-document lacks is neither true nor false. There are no functions, casts, comments or subqueries. Errors quote
-nothing of a condition, and a condition is never pasted into another text. This module depends on no table.
+Conditions are a subset of LanceDB's filters, with the same meaning. If a document lacks a field, a test of
+the field is neither true nor false, except `is null`. There are no functions, casts, comments or subqueries.
+Errors quote nothing of a condition, and a condition is never pasted into another text. This module depends on
+no table.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from raypipe.core.errors import ConfError
 
 MAX_CHARS: Final = 10_000  # most characters of a condition: enough for a list of 300 ids
 EXAMPLE: Final = "such as team = 'hr' and date >= '2025-01-01'"
-MAX_DEPTH: Final = 20  # most levels of `and`, `or` and `not`
+MAX_DEPTH: Final = 20  # most levels of a condition's tree; the tests of fields are the last level
 Value: TypeAlias = str | float | bool
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "in", "like", "null"]
 
@@ -87,7 +88,7 @@ def _joined(op: Literal["and", "or"], *parts: Node) -> Node:
 
 
 def _unless(no: str | None, part: Node) -> Node:
-    """Negates a condition if the token `not` is present (`no` is not None)."""
+    """Negates a condition if `no`, the token `not`, is present (not None)."""
     return part if no is None else _checked(Join("not", (part,)))
 
 
@@ -155,7 +156,8 @@ def _reader() -> Any:
 
 @lru_cache(256)
 def parse(where: str) -> Node:
-    """Parses a condition. Raises ConditionError, with the position and the expected syntax, if it cannot.
+    """Parses a condition. Raises ConditionError if the text is no condition, too long or nested too deep. The
+    message about a syntax error names the position.
 
     >>> parse("not (year < 2024)")
     Join(op='not', parts=(Test(field='year', op='<', values=(2024.0,)),))
@@ -181,7 +183,7 @@ def parse(where: str) -> Node:
 
 
 def _hint(where: str, place: int) -> str:
-    """Returns a hint about the usual mistake at a character, without quoting the condition.
+    """Returns a hint about the usual mistake at character `place`, or "". Quotes nothing of the condition.
 
     >>> _hint('team = "hr"', 7), _hint("lower(team) = 'hr'", 5), _hint("team = 'hr", 7), _hint("a == 1", 3)
     (': put texts and days in single quotes', ': there are no functions', ': a quote is not closed', '')
@@ -208,7 +210,7 @@ def tests_of(node: Node) -> Iterator[Test]:
 
 
 def field_name(name: str) -> str:
-    """Normalises the name of a field, as it is written in conditions.
+    """Normalises the name of a document's field to the form that conditions use.
 
     >>> field_name("Team Name"), field_name("2024-Status"), field_name("Größe")
     ('team_name', '_2024_status', 'grösse')
@@ -219,11 +221,11 @@ def field_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Filter of sources: a source must match each field that is given."""
+    """Filter of sources. A source must meet each condition that is given."""
 
-    hosts: tuple[str, ...] = ()  # hosts, or parent domains, of a URL that cites the source
-    sources: tuple[str, ...] = ()  # source ids
-    where: str = ""  # condition on fields
+    hosts: tuple[str, ...] = ()  # a URL that cites the source has one of these hosts, or a subdomain
+    sources: tuple[str, ...] = ()  # ids of the sources that pass
+    where: str = ""  # condition on fields of documents
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", tuple(map(host_name, self.hosts)))
@@ -247,7 +249,7 @@ def host_name(text: str) -> str:
 
 
 def host_matches(url: str, hosts: Collection[str]) -> bool:
-    """Returns whether a URL's host is in `hosts` or a subdomain of one; True if `hosts` is empty.
+    """Returns whether a URL's host is one of `hosts` or a subdomain of one; True without `hosts`.
 
     >>> host_matches("https://en.example.org/a", ["example.org"])
     True

@@ -2,9 +2,9 @@
 
 A page's text is `BeautifulSoup(html, parser).get_text(" ", strip=True)` after white-space folding
 (`" ".join(text.split())`). It omits comments, declarations and the text of script, style, template, rt and
-rp, and has a space between any two pieces of text. NUL and lone surrogates are removed first, since no table
-can store them. Soft hyphens, other zero-width characters and `<wbr>` are removed too, since they would split
-words for a search.
+rp, and has a space between any two text nodes. NUL is removed and a lone surrogate becomes U+FFFD, since no
+table can store them. Soft hyphens, other zero-width characters and `<wbr>` are removed, since they would
+split words for a search.
 
 For lxml, turbohtml is the fast way. It builds the tree of the HTML standard, while libxml2 keeps the order of
 the source. The texts of real pages are equal (36 of 36, and 130 of 130 of readability's). Of 1,500 windows of
@@ -13,7 +13,7 @@ around a broken table, 3 by markup that only libxml2 takes for text. Two more wo
 detects such pages, and BeautifulSoup parses them. A caller can request a comparison for any page.
 
 `to_text` has no limits: a hostile page can take seconds and gigabytes. `SandboxedParser` parses pages of
-strangers under hard limits (`core.sandbox`), and refuses some pages without parsing them.
+strangers under hard limits (`core.sandbox`). It refuses pages that are too large, and binary files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Way: TypeAlias = Literal["fast", "compared", "fallback", "bs4", "plain"]
 BeautifulSoup, since turbohtml may lose text or differed; bs4: BeautifulSoup, as requested; plain: no HTML."""
 
 COMPARE_CHARS = 2_000_000
-"""Most characters of a compared page: BeautifulSoup reads 10 MB/s, and the check must not cause a fault."""
+"""Most characters of a page compared on request: BeautifulSoup reads 10 MB/s, and must not cause a fault."""
 
 BLOCK_CHARS = 5_000_000
 """Most characters of a page with blocks: the walk takes 2 us a node, and 20 MB can have two million nodes."""
@@ -66,7 +66,7 @@ class ParsedPage:
     text: str  # white-space folded; "" if the page has none
     hidden: tuple[Span, ...]  # parts of the text that a browser does not show, ascending, disjoint
     way: Way
-    blocks: tuple[Block, ...] = ()  # ascending, disjoint; () if the page's blocks are unknown
+    blocks: tuple[Block, ...] = ()  # ascending, disjoint; (): no text, blocks unknown or page too large
 
 
 def fold(text: str) -> str:
@@ -75,14 +75,16 @@ def fold(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Removes zero-width characters: soft hyphens, zero-width spaces, marks of writing direction."""
+    """Removes zero-width characters: soft hyphens, zero-width spaces, marks of writing direction. Also makes
+    the text storable (`storable`)."""
     return text if text.isascii() and "\0" not in text else _WIDTHLESS.sub("", storable(text))
 
 
 def to_text(html: str, parser: Parser = "lxml", via: Via = "fast", compare: bool = False) -> ParsedPage:
-    """Parses a page to the text that BeautifulSoup with `parser` gives (see the module's docstring).
-    `compare` runs BeautifulSoup after the fast way, and returns BeautifulSoup's text if the two differ.
-    html.parser raises ValueError on some broken pages, and always for the fast way."""
+    """Parses a page to text, hidden spans and blocks. `via: fast` uses turbohtml, whose text may differ from
+    BeautifulSoup's on broken pages, or BeautifulSoup if turbohtml may lose text. `compare` also runs
+    BeautifulSoup on a page of up to COMPARE_CHARS, and returns its result if the texts differ. Raises
+    ValueError if `via` is fast and `parser` is not lxml; html.parser itself raises it on broken pages."""
     check(parser, via)
     if via == "bs4":
         return _by_soup(html, parser, "bs4")
@@ -90,14 +92,14 @@ def to_text(html: str, parser: Parser = "lxml", via: Via = "fast", compare: bool
     if page is None:
         return _by_soup(html, parser, "fallback")
     wanted = compare and len(html) <= COMPARE_CHARS
-    if not wanted and (page.text or not html.strip()):  # a page without any text is always compared
+    if not wanted and (page.text or not html.strip()):  # markup without any text is always compared
         return page
     reference = _by_soup(html, parser, "fallback")
     return replace(page, way="compared") if page.text == reference.text else reference
 
 
 def fast_text(html: str) -> str | None:
-    """Parses only the text, the fast way. Returns None if it may differ from BeautifulSoup's with lxml."""
+    """Parses only the text, with turbohtml. Returns None if it may lack text that BeautifulSoup keeps."""
     page = _by_turbo(html, mark=False)
     return None if page is None else page.text
 
@@ -108,7 +110,7 @@ def check(parser: Parser, via: Via) -> None:
 
 
 def not_html(content: str) -> str | None:
-    """Returns a message if a page is a binary file read as text, else None."""
+    """Returns a message if `content` is a binary or RTF file read as text, else None."""
     head = content[:_HEAD].lstrip("\ufeff \t\r\n")
     for magic in _MAGIC:
         if head.startswith(magic):
@@ -133,7 +135,7 @@ def storable(text: str) -> str:
 
 
 def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
-    """Parses a page by turbohtml; returns None if it may lose text that BeautifulSoup keeps."""
+    """Parses a page with turbohtml. Returns None if turbohtml may lose text that BeautifulSoup keeps."""
     html = html.removeprefix("\ufeff")
     doc = turbohtml.parse(html, positions=True, allow_declarative_shadow_roots=False)
     # Elements that split no word: `<wbr>`, and the `br` and empty `p` that the standard makes of a `</br>`
@@ -166,7 +168,8 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
 
 
 def _marked(text: str, marks: int, way: Way, html: str, tree: Any, read: Read) -> ParsedPage | None:
-    """Makes the page of a text with `marks` marks; None if the page itself has such characters."""
+    """Builds a page from a text with `marks` pairs of marks. Returns None if the text has another number: the
+    page itself then contains such characters. Without marks this is not checked."""
     found = unmark(text, marks) if marks else (text, ())
     if found is None:
         return None
@@ -281,9 +284,9 @@ class SandboxedParser:
         self._sandbox = Sandbox(f"{__name__}:answer", bounds, PROBE)
 
     def run(self, jobs: Sequence[ParseJob], stop: threading.Event | None = None) -> list[Answer]:
-        """Parses pages; returns the text or the fault of each, in order. The reasons of faults are not_html,
-        too_large, timeout, memory, crash and unparsable. Raises core.sandbox.Cancelled when `stop` is set,
-        and WorkerBroken if this machine can parse no page at all."""
+        """Parses pages. Returns a page or a fault for each, in order. Reasons of faults: not_html, too_large,
+        timeout, memory, crash, unparsable. A page whose comparison times out or crashes is parsed again
+        without it. Raises Cancelled, WorkerBroken and Unavailable as `core.sandbox.Sandbox.run`."""
         out: dict[int, Answer] = {}
         most = self._limits.page_bytes
         for i, job in enumerate(jobs):
@@ -305,7 +308,7 @@ class SandboxedParser:
         return dict(zip(jobs, map(_page, self._sandbox.run(requests, stop)), strict=True))
 
     def parse(self, html: str, parser: Parser = "lxml") -> tuple[str | None, Fault | None]:
-        """Parses one page as a job does. Returns (text, None) or (None, fault)."""
+        """Parses one page, without a comparison. Returns (text, None) or (None, fault)."""
         data = storable(html).encode()
         (page,) = self.run([ParseJob(data, parser, "fast" if parser == "lxml" else "bs4")])
         return (None, page) if isinstance(page, Fault) else (page.text, None)

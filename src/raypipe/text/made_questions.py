@@ -1,7 +1,8 @@
-"""Questions that a model made from passages: parses its reply and checks it by rules. Pure functions on text.
+"""Questions that a model makes from passages: pure functions that parse its reply and check it by rules.
 
-An accepted question has golds with exact spans: each quote occurs in its passage. A question that breaks a
-rule is rejected with one of REASONS. Another module checks whether the question can be answered.
+Each quote of an accepted question occurs in one of the passages, so its span is exact; a question without an
+answer has no quotes. A question that breaks a rule is rejected with one of REASONS. Another module checks
+whether the question can be answered.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from raypipe.text.replies import UnreadableReply, json_object
 
 MadeKind: TypeAlias = Literal["fact", "two", "list", "comparison", "unanswerable"]
 PASSAGES: Mapping[MadeKind, int] = {"fact": 1, "two": 2, "list": 1, "comparison": 2, "unanswerable": 1}
-"""Kind of question -> number of passages that it is made from."""
+"""Kind of question -> number of passages from which it is made."""
 
 REASONS: Mapping[str, str] = {
     "unreadable": "the reply is not the JSON object asked for",
@@ -37,7 +38,7 @@ REASONS: Mapping[str, str] = {
 """Reason for rejecting a question -> its description."""
 
 QUESTION_CHARS, ANSWER_CHARS, ITEMS = (12, 300), 200, (2, 8)
-ALIKE = 0.8  # least share of common words of two questions that count as doubles
+ALIKE = 0.8  # least share of words that two questions have in common to count as doubles
 _REFERS = re.compile(
     r"\b(?:passages?|the (?:above|following|given|provided)|(?:this|the) (?:text|document|article|excerpt|"
     r"author|section|paragraph|page)|according to (?:this|the (?:text|document)))\b",
@@ -50,9 +51,9 @@ _QUOTES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": 
 @dataclass(frozen=True, slots=True)
 class MadeText:
     question: str
-    answers: tuple[str, ...]  # a list is one text with commas; an unanswerable question has "i don't know"
-    items: tuple[str, ...]  # items that a right answer must all name; () if it is no list
-    quotes: tuple[tuple[int, Span], ...]  # (index of the passage, span in it)
+    answers: tuple[str, ...]  # one text; a list with commas; "i don't know" for an unanswerable question
+    items: tuple[str, ...]  # for a list: the items, all of which a right answer must name; else ()
+    quotes: tuple[tuple[int, Span], ...]  # (index of the passage, span in it); () if unanswerable
 
 
 class Rejected(Exception):
@@ -107,9 +108,9 @@ def words(question: str) -> frozenset[str]:
 
 
 def place(text: str, quote: str) -> Span | None:
-    """Returns the span of a quote in a text with folded white space, or None.
+    """Returns the span of a quote in `text`, or None. `text` has folded white space.
 
-    Case and forms of quotation marks may differ.
+    The quote may differ in white space, in case and in the form of quotation marks.
 
     >>> place("He said \u201cno\u201d.", 'said  "NO"')
     (3, 12)
@@ -136,7 +137,7 @@ def _answer(given: Any, kind: MadeKind) -> tuple[str, ...]:
 
 
 def _quotes(given: Any, kind: MadeKind, passages: Sequence[str]) -> tuple[tuple[int, Span], ...]:
-    """Finds each quote in the passages. Raises Rejected if one is missing, or a passage has no quote."""
+    """Finds each quote in the passages. Raises Rejected if one is missing, or too few passages have one."""
     if not isinstance(given, list) or not given:
         raise Rejected("quote_not_found", "none is given")
     found: list[tuple[int, Span]] = []

@@ -1,6 +1,8 @@
-"""Parsers of the replies of language models. Pure functions, independent of models and metrics.
+"""Parsers of the texts with which language models reply. Pure functions, independent of models and metrics.
 
-A parser never guesses: if a reply has another form, it raises `UnreadableReply` with the expected form.
+If a text is blank or has another form, most parsers raise `UnreadableReply` with the expected form. Some fall
+back instead: `parse_response` to the score -1, `read_rewrite` to the question, `read_label` and
+`read_certainty` to a default label.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _EXPLANATION_END = re.compile(r'"\s*(?:,\s*"score"|\}$)')
 class JudgeReply:
     """Verdict of CRAG's judge on one prediction."""
 
-    explanation: str  # its reason; for an unreadable verdict UNREADABLE or the whole response
+    explanation: str  # its reason, else its `{...}`; for an unreadable verdict UNREADABLE or the response
     score: Literal[-1, 0, 1]  # 1 right, 0 wrong, -1 cannot be read
 
 
@@ -84,7 +86,7 @@ def abstains(text: str) -> bool:
 
 
 def read_plain(text: str) -> ParsedReply:
-    """Reads an answer in plain words; "invalid question" in it gives the label invalid.
+    """Reads an answer in plain words. An answer that contains "invalid question" has the label invalid.
 
     An answer that contains "i don't know" becomes exactly this text, as in the system db3.
 
@@ -98,11 +100,11 @@ def read_plain(text: str) -> ParsedReply:
 
 
 KEPT = "kept"
-"""Label of a rewrite that is the question itself, since the model's reply was empty or longer."""
+"""Label of a reply that is the question itself, because no rewrite of a model or rule replaced it."""
 
 
 def read_rewrite(text: str, question: str) -> ParsedReply:
-    """Reads a query in place of a question, or the question if the reply is empty or longer.
+    """Reads a query that replaces a question. Returns the question if the text is empty or longer than it.
 
     >>> read_rewrite(" seed  lexicon ", "What is the seed lexicon?").text
     'seed lexicon'
@@ -129,9 +131,9 @@ def behind(text: str, mark: str) -> str:
 
 
 def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedReply:
-    """Reads the first of `labels` that the text contains, in any case, else the default (db3's rule).
+    """Reads the label: the first of `labels` that occurs anywhere in the text, in any case (db3's rule).
 
-    Raises UnreadableReply if there is no default.
+    If none occurs, the label is the default. Raises UnreadableReply if the default is None, too.
 
     >>> read_label("Movie, perhaps music", ("finance", "music", "movie"), "open").label
     'music'
@@ -143,7 +145,7 @@ def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedR
 
 
 def read_text(text: str, what: str = "a text") -> ParsedReply:
-    """Reads a text, such as a passage to search with; it never counts as an abstention.
+    """Reads any text, such as a passage to search with. It never counts as an abstention.
 
     >>> read_text(" Why it scales, I don't know. ").label
     'answered'
@@ -154,7 +156,7 @@ def read_text(text: str, what: str = "a text") -> ParsedReply:
 
 
 def placed(place: str, chunk: str) -> str:
-    """Puts a model's description of a chunk's place before the chunk, to be embedded.
+    """Puts a line that a model wrote about a chunk's place in its document before the chunk.
 
     >>> placed("Of the manual,  its end.", "It lasts a year.")
     'Of the manual, its end.\\nIt lasts a year.'
@@ -167,7 +169,7 @@ _BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
 
 
 def read_keywords(text: str) -> ParsedReply:
-    """Joins the lines of a reply by commas, as the system Onewo does, without bullets and "keywords:".
+    """Joins the lines of a text by commas, as the system Onewo does, without bullets, colons and "keywords".
 
     >>> [read_keywords(t).text for t in ("Keywords: graph nets, sampling", "- graph nets\\n- sampling\\n")]
     ['graph nets, sampling', 'graph nets, sampling']
@@ -181,14 +183,14 @@ def read_keywords(text: str) -> ParsedReply:
 
 
 def read_json(text: str) -> ParsedReply:
-    """Reads the JSON object in a reply; the text is only the object."""
+    """Reads the JSON object in a text, and drops all text around it. Raises as `json_object`."""
     return ParsedReply(json.dumps(json_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
 
 
 def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
     """Reads `{"answer": ..., "confidence": "high"}`, the form of the system WeKnow.
 
-    A missing or unknown confidence counts as low. An answer below `wanted` becomes an abstention.
+    A missing or unknown confidence counts as low. An answer below the level `wanted` becomes an abstention.
 
     >>> read_confidence('{"answer": "1999", "confidence": "medium"}', "high")
     ParsedReply(text="i don't know", label='abstained', confidence=0.5)
@@ -210,8 +212,8 @@ def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
 def read_certainty(text: str, labels: Sequence[str], certain: float, default: str) -> ParsedReply:
     """Reads `{"domain": ..., "certainty": 0 to 100, "invalid": true or false}`, the form of WeKnow.
 
-    The label is INVALID if "invalid" is true, the domain if its certainty is more than `certain`, else the
-    default. An unreadable reply has the default label too.
+    The label is INVALID if "invalid" is true. It is the domain if that is one of `labels` and its certainty
+    is more than `certain`. Otherwise, and for a text without a JSON object, it is the default.
 
     >>> said = '{"domain": "movie", "certainty": %s}'
     >>> [read_certainty(said % n, ("movie", "music"), 90, "open").label for n in (90, 91)]
@@ -255,7 +257,8 @@ _NUMBER = re.compile(r"\d+")
 
 
 def read_next_query(text: str) -> str | None:
-    """Reads the next query from "Search: QUERY"; returns None for "Enough". The first of the two wins.
+    """Reads the next query from "Search: QUERY"; returns None for "Enough". The first of the two wins. Raises
+    UnreadableReply if both are missing, and if the query has more than MOST_QUERY_CHARS characters.
 
     >>> read_next_query("The film is named. Its maker is not.\\nSearch: director of Velora")
     'director of Velora'
@@ -274,7 +277,7 @@ def read_next_query(text: str) -> str | None:
 
 
 def read_numbers(text: str, most: int) -> tuple[int, ...]:
-    """Reads the distinct numbers from 1 to `most` in a reply, in its order; () for "none".
+    """Reads the distinct numbers from 1 to `most` in a text, in order; () for "none". Ignores other numbers.
 
     >>> read_numbers("[3], then 1 and 3; 99", 5)
     (3, 1)
@@ -286,7 +289,7 @@ def read_numbers(text: str, most: int) -> tuple[int, ...]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parses the JSON object in a reply, from the first brace to the last. Raises UnreadableReply."""
+    """Parses the JSON object from the first brace of a text to the last. Raises UnreadableReply for none."""
     start, end = text.find("{"), text.rfind("}")
     try:
         tree = json.loads(text[start : end + 1]) if 0 <= start < end else None

@@ -1,11 +1,11 @@
 """Templates that cannot fail on a row: the `query:` of ranking steps, and the messages of prompts.
 
 Templates run in Jinja2's sandbox. A template may use names, `replies.NAME` (the text of an earlier step's
-reply; "" if the step was skipped), filters, tests, `or` and `if`, but no methods or indexing. A template
-therefore renders for every row or for none, and errors appear when the recipe is read. Two filters are added,
-`clean` and `colon` (`text.sanitize`). Inserted texts are never read as templates.
+reply; "" if the step was skipped), filters, tests, `or` and `if`; it may call nothing and look into no other
+value. It is tried with empty and other texts when the recipe is read, so errors appear there and not on a
+row. Two filters are added, `clean` and `colon` (`text.sanitize`). Inserted texts are never read as templates.
 
-`ByLabel` is the value of a step's field (a prompt, an adapter) that depends on an earlier reply.
+`ByLabel` is the value of a step's field (a prompt, an adapter) that may depend on an earlier reply.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raypipe.text.sanitize import clean, colon, escape_markup
 
 T = TypeVar("T")
 PLAIN = "{{ text }}"
-"""Template of the question as it was asked."""
+"""Template of the question's text alone."""
 
 KEPT = 256
 """Most compiled templates in the cache. An endpoint opens its steps for every request; without the cache
@@ -39,7 +39,7 @@ _ALLOWED = "a query template may use text, body and replies.NAME, filters, `or` 
 def query_reads(template: str) -> frozenset[str]:
     """Lists the fields of Question that a query template reads: "text", "body", "replies.NAME".
 
-    Raises ValueError if the text is no template or could fail on some row.
+    Raises ValueError if the text is no template, uses other names, or could fail on some row.
 
     >>> sorted(query_reads("{{ replies.rewrite or text }}"))
     ['replies.rewrite', 'text']
@@ -65,7 +65,7 @@ def query_renderer(template: str) -> Callable[[Question], str]:
 
 
 def field_of(question: Question, name: str) -> str:
-    """Returns a field of a question, or the text of the reply "replies.NAME". Raises KeyError without it."""
+    """Returns a field of a question; for "replies.NAME" the reply's text. Raises KeyError for no reply."""
     if name.startswith(REPLY):
         return question.replies[name.removeprefix(REPLY)].text
     value: str = getattr(question, name)
@@ -75,7 +75,7 @@ def field_of(question: Question, name: str) -> str:
 @lru_cache(KEPT)
 def uses(template: str) -> frozenset[str]:
     """Lists the names that a template uses; a reply is "replies.NAME". Raises ValueError if the text is no
-    template, or could fail with some texts."""
+    template or could fail with some texts."""
     try:
         tree = _environment().parse(template)
         names = meta.find_undeclared_variables(tree)
@@ -129,8 +129,8 @@ def _replies(tree: nodes.Template) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """System and user message, which use exactly the declared variables and render with any texts. The texts
-    are part of a recipe's identity; their file is not."""
+    """Templates of a system and a user message. They use exactly the declared variables and render with any
+    texts. The templates are part of a recipe's identity; their file is not."""
 
     user: str
     system: str = ""  # "": no system message
@@ -165,7 +165,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ByLabel(Generic[T]):
-    """Value for all questions, or value per label of an earlier reply."""
+    """A value for all questions, or a value for each label of an earlier reply."""
 
     default: T  # `else`: value for labels that are not in the table
     by: str = ""  # name of the reply; "": all questions have the default

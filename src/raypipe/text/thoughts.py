@@ -1,8 +1,8 @@
 """Separation of a reasoning model's thoughts from its answer. Pure functions, independent of models.
 
-A thought is text between `<think>` and `</think>`, or the marks of other makers. The last mark decides: all
-text before a closing mark is thought, since a chat template may write the opening mark itself, and after an
-unclosed opening mark there is no answer. `thinking` gives thoughts of a separate field this form.
+A thought is text between `<think>` and `</think>`, or the marks of other makers. All text before the last
+closing mark is thought, since a chat template may write the opening mark itself. If an opening mark follows,
+the reply has no answer. `thinking` gives this form to thoughts that a server sends in a separate field.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ time: some tenths of a second at this limit."""
 class SplitReply:
     thoughts: str  # thoughts with their marks; "" if there are none
     answer: str  # text after the thoughts; "" if there is none
-    closed: bool  # False: the reply ends inside a thought
+    closed: bool  # False: the reply ends inside a thought, or is longer than MOST_CHARS
 
 
 def split_thoughts(text: str) -> SplitReply:
@@ -53,7 +53,8 @@ def split_thoughts(text: str) -> SplitReply:
 
 
 def answer_of(text: str) -> str:
-    """Returns the text of a reply after its thoughts. Raises UnreadableReply if there is none."""
+    """Returns the text of a reply after its thoughts. Raises UnreadableReply if the reply is too long, ends
+    inside a thought, or has only white space after its thoughts."""
     if (length := len(text)) > MOST_CHARS:
         raise UnreadableReply(f"expected a reply of at most {MOST_CHARS:,} characters, found {length:,}")
     found = split_thoughts(text)
@@ -66,7 +67,7 @@ def answer_of(text: str) -> str:
 
 
 def thinking(thoughts: str, answer: str) -> str:
-    """Joins thoughts from a separate field and an answer. Without an answer the thought is not closed.
+    """Puts thoughts from a separate field before an answer. Without an answer, no mark closes the thoughts.
 
     >>> thinking("so", "yes"), thinking("so", ""), thinking("", "yes")
     ('<think>so</think>yes', '<think>so', 'yes')
@@ -95,8 +96,8 @@ class DraftText:
     'It is Bob < Ann.'
     """
 
-    thinking: bool = False  # whether it is inside a thought; starts as True if the chat template opens one
-    held: str = ""  # end of the text so far, which may be the beginning of a mark
+    thinking: bool = False  # True inside a thought; set it at the start if the chat template opens one
+    held: str = ""  # unshown end of the text so far, which may be the beginning of a mark
 
     def add(self, piece: str) -> str:
         """Adds the next piece of the reply. Returns the text that can be shown now."""
@@ -115,5 +116,5 @@ class DraftText:
         return shown
 
     def rest(self) -> str:
-        """Returns the held text at the end of the reply, since it did not become a mark."""
+        """Returns the held text at the end of the reply, since it became no mark; "" inside a thought."""
         return "" if self.thinking else self.held

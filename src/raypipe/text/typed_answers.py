@@ -1,8 +1,9 @@
 """Typed answers: the kind that a question asks for (person, date, number), and its span in a sentence.
 
-These are rules over English text, without a model or a list of names. For other kinds no span is returned. A
-span that the question itself contains is no answer. Of several spans the nearest to the question's words is
-taken. A comparison is decided only by a sentence that names both things: "A is longer than B".
+These are rules over English text, without a model or a list of names. A question of another kind has no
+span. A span that contains a word of the question is no answer. If several spans remain, the nearest to the
+question's words is taken. A comparison is decided only by a sentence that names both things: "A is longer
+than B".
 """
 
 from __future__ import annotations
@@ -86,16 +87,16 @@ _COUNTS = re.compile(r"\bhow (?:many|often|old)\b|\bnumber of\b")
 @dataclass(frozen=True, slots=True)
 class TypedSpan:
     span: Span  # in the sentence
-    only: bool  # whether the sentence has no other span of this kind
+    only: bool  # True: the sentence has no other span that may answer
 
 
 def typed_span(
     question: str, kind: Kind, sentence: str, marks: Sequence[int], start: int = 0
 ) -> TypedSpan | None:
-    """Finds the span of a sentence, from `start` on, that may answer a question of a kind.
+    """Finds the span of a sentence, from `start` on, that may answer a question of a kind; None without one.
 
-    `question` is in lower case. `marks` are the offsets in the sentence at which words of the question start.
-    A span with a mark is the subject of the question, not its answer. The span of a number includes its unit.
+    `question` is in lower case. `marks`: offsets in the sentence at which words of the question start. A span
+    with a mark is the subject of the question, not its answer. The span of a number includes its unit.
     """
     found = _OF_KIND[kind](sentence) if kind in _OF_KIND else []
     spans = [s for s in found if s[0] >= start and not any(s[0] <= m < s[1] for m in marks)]
@@ -120,7 +121,7 @@ def with_unit(sentence: str, number: Span) -> Span:
 
 
 def names(sentence: str) -> list[Span]:
-    """Finds runs of capitalised words, without leading words such as "The" or "In"."""
+    """Finds runs of capitalised words, without leading words such as "The" or "In", and without units."""
     spans: list[Span] = []
     for m in _NAMES.finditer(sentence):
         start, words = m.start(), m.group()
@@ -159,7 +160,7 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 def day_of(text: str) -> float | None:
-    """Converts a date to a number that grows with time; None if it has no year."""
+    """Converts a date to a number that grows with time (a bare year: January 1); None without a year."""
     if iso := re.fullmatch(r"(\d{4})-(\d{2})-(\d{2})", text):
         return int(iso[1]) * 372 + (int(iso[2]) - 1) * 31 + int(iso[3]) - 1
     if not (year := re.search(r"\d{4}", text)):
@@ -191,10 +192,10 @@ _EITHER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    text: str  # in lower case, without the last question mark
+    text: str  # in lower case, white space folded, without question marks and points at the end
     kind: Kind
-    yes_no: bool
-    direction: Direction | None  # direction of a comparison of two things; None if it is none
+    yes_no: bool  # False for a comparison
+    direction: Direction | None  # direction of a comparison of two things; None: no comparison
 
 
 def read(question: str) -> AskedQuestion:
@@ -228,7 +229,7 @@ _WORD = re.compile(r"\w+")
 
 def decide(asked: AskedQuestion, sentences: Sequence[str]) -> tuple[str, int] | None:
     """Decides a comparison by the first sentence that names both sides and compares them. Returns the winning
-    side, as the sentence writes it, and the sentence's index; None if none decides."""
+    side, in the sentence's words, and the sentence's index. Returns None if no sentence decides."""
     asked_numbers = set(re.findall(r"\d+", asked.text))
     for i, sentence in enumerate(sentences):
         lower = sentence.lower()
@@ -248,7 +249,7 @@ def decide(asked: AskedQuestion, sentences: Sequence[str]) -> tuple[str, int] | 
 
 def _longest(side: str, sentence: str, ends: bool) -> Span | None:
     """Finds the longest run of words of `side` that a sentence has as whole words. The run is at the end of
-    `side`, or at the beginning if `ends` is False. Returns None if no run has _LEAST characters."""
+    `side`, or at the beginning if `ends` is False. Returns None if no run is a name of _LEAST characters."""
     words, found = list(_WORD.finditer(side)), None
     for count in range(1, len(words) + 1):
         name = side[words[-count].start() :] if ends else side[: words[count - 1].end()]

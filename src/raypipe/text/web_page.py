@@ -31,7 +31,7 @@ def read_part(package: str, name: str) -> str:
 
 @cache
 def joined(package: str, names: Sequence[str]) -> str:
-    """Joins files of a folder `web`, in order. Scripts share one scope, so order matters."""
+    """Joins the named files of a folder `web`, in order. Scripts share one scope, so order matters."""
     return "\n" + "".join(read_part(package, name) for name in names)
 
 
@@ -73,8 +73,8 @@ def page(
     values: Mapping[str, Any],
     filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> tuple[str, str]:
-    """Renders a page. Returns its HTML with the content security policy, and the policy. `values`: variables
-    of the template; `filters`: additional filters."""
+    """Renders a page. Returns its HTML, which contains the content security policy, and the policy. `values`:
+    variables of the template; `filters`: filters to add, also for later pages of the package."""
     style, script = joined(package, tuple(styles)), joined(package, tuple(scripts)) if scripts else ""
     allowed = policy(style, script, own_host)
     env = templates(package)
@@ -84,7 +84,8 @@ def page(
 
 
 def script_json(value: Any) -> Any:
-    """Formats a value as JSON for a script element; no text in it can close the element."""
+    """Formats a value as JSON for a script element, so that no text in it can close the element. Raises
+    ValueError for NaN and infinity."""
     from markupsafe import Markup  # installed with Jinja
 
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -2,15 +2,15 @@
 
 There are two analyzers. `plain` lower-cases and splits at white space, as users of rank_bm25 do. `stems`
 takes runs of letters and digits in lower case, drops accents and English stop words, and reduces words to
-Snowball stems. In scripts without spaces between words, and in Korean, its words are all pairs of adjacent
-letters, as in Lucene's CJK analyzer.
+Snowball stems. In scripts without spaces between words, and in Korean, it takes all pairs of adjacent
+letters as words, as Lucene's CJK analyzer does.
 
 `character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter of the system db3, on
 folded text. Words are joined while the window has at most `size` characters. The next window begins with as
-many of the last words as fit into `overlap`. A window exceeds `size` only if it is one longer word. There are
-two departures: in scripts without spaces each letter is a word, and a word longer than `LONGEST_WORD` is cut,
-so that ten megabytes without a space are not one chunk.
-Sentences are split as in the official CRAG baseline (blingfire).
+many of the last words as fit into `overlap`. A window exceeds `size` only if it is one longer word. Two rules
+differ from LangChain's: in scripts without spaces each letter is a word, and a word longer than
+`LONGEST_WORD` is cut, so that ten megabytes without a space are not one chunk. Sentences are split as in the
+official CRAG baseline (blingfire).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def analyse(text: str, analyzer: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lower(text: str) -> str:
-    """Lower-cases a text without changing its length; only the Turkish dotted capital would become two."""
+    """Lower-cases a text without changing its length. Only the Turkish dotted capital would grow to two."""
     return text.replace("\u0130", "i").lower()
 
 
@@ -160,7 +160,7 @@ LONGEST_WORD = 10_000
 
 
 class WordSpans:
-    """Positions of the words in a folded text: ascending `starts` and `ends`."""
+    """Positions of the words in a text with folded white space: ascending `starts` and `ends`."""
 
     def __init__(self, text: str) -> None:
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)  # (len(text),)
@@ -191,7 +191,7 @@ class WordSpans:
 
 
 def character_windows(text: str, size: int, overlap: int) -> list[Span]:
-    """Splits a text into windows of at most `size` characters, which overlap by up to `overlap`."""
+    """Splits a text into windows of at most `size` characters, which share up to `overlap` characters."""
     words = WordSpans(text)
     return list(words.windows(0, len(words.starts), size, overlap))
 
@@ -220,18 +220,20 @@ def token_windows(tokens: Sequence[Span], size: int, overlap: int) -> list[Span]
 
 
 def sentence_windows(text: str, longest: int) -> list[Span]:
-    """Splits a text into sentences, each cut after `longest` characters (1000 in CRAG's baseline)."""
+    """Splits a text into sentences, each cut after `longest` characters (1000 in CRAG's baseline). The text
+    after a cut is in no window."""
     return [(start, min(end, start + longest)) for start, end in sentences(text)]
 
 
 def require_splitter() -> None:
-    """Raises ConfError if blingfire is not installed. Called before work that splits sentences."""
+    """Raises ConfError if blingfire is not installed. Call it before work that splits sentences."""
     if find_spec("blingfire") is None:
         raise ConfError("blingfire, which splits sentences, is not installed: pip install 'raypipe[local]'")
 
 
 def sentences(text: str) -> list[Span]:
-    """Splits a text into sentences, in order, without the white space between them.
+    """Splits a text into sentences, in order, without the white space between them. Raises ConfError if
+    blingfire is not installed.
 
     >>> [("Dr. Ho left. Who stayed?")[a:b] for a, b in sentences("Dr. Ho left. Who stayed?")]
     ['Dr. Ho left.', 'Who stayed?']

@@ -129,12 +129,8 @@ connection.connect("local")
 ray.get(ray.remote(num_cpus=1)(lambda: 1).options(name="counted").remote())
 connection.write_timeline(Path({str(file)!r}))
 """
-    for profiling, writes in (("0", False), ("1", True)):
-        env = {**os.environ, "RAY_PROFILING": profiling}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        assert file.exists() == writes
+    env = {**os.environ, "RAY_PROFILING": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
     (task,) = (e for e in json.loads(file.read_text()) if e["cat"] == "task::counted")
     assert task["ph"] == "X" and task["dur"] >= 0

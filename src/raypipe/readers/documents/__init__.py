@@ -1,4 +1,4 @@
-"""Readers of the files of a folder as documents: txt, md, html, csv, pdf, docx and images.
+"""Readers that turn the files of a folder into documents: txt, md, html, csv, pdf, docx and images.
 
 `walk` finds the files, opens them safely and detects their kinds by content. `reader` reads one file. PDF,
 images and docx are read in child processes with limits (`pdf`, `ocr`, `docx`).

@@ -1,8 +1,8 @@
 """Reader of docx: text and sections, by zipfile and lxml, in the child process with limits.
 
-Reads everything that Word shows: tracked insertions, content controls, text boxes, nested tables, formulas,
-notes, numbers of paragraphs, embedded pages. Skips tracked deletions, hidden text, the code of fields,
-comments, headers and footers. The parts are parsed as streams, without entities and without libxml2's huge
+Reads what Word shows in body and notes: tracked insertions, content controls, text boxes, nested tables,
+formulas, numbers of paragraphs, embedded pages. Skips tracked deletions, hidden text, the code of fields,
+comments, headers and footers. The texts are parsed as streams, without entities and without libxml2's huge
 mode. A docx has no pages.
 """
 
@@ -37,16 +37,16 @@ _NAMES = """del moveFrom instrText delText delInstrText rt softHyphen
 _OMITTED = {f"{W}{name}" for name in _NAMES.split()}
 _CHARS = {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-", f"{W}ptab": "\t"}
 COLUMNS = 63  # most columns of a table in Word
-LABEL = 80  # most characters of a merged cell that counts as a label
+LABEL = 80  # most characters of a merged cell whose text is repeated in its rows and columns
 NESTED = 2  # most levels of docx files in a docx; Word itself writes none
 
 
 @dataclass(slots=True)
 class _Text:
     headings: list[str] = field(default_factory=lambda: [""])
-    blocks: list[list[str]] = field(default_factory=lambda: [[]])  # blocks of text of each section
+    blocks: list[list[str]] = field(default_factory=lambda: [[]])  # paragraphs and tables of each section
     title: str = ""
-    in_cell: bool = False  # text of a table's cell, in which a nested table cannot be rows of its own
+    in_cell: bool = False  # whether this is the text of a table's cell, in which a nested table is plain text
 
     def add(self, text: str) -> None:
         if text.strip():
@@ -60,12 +60,12 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Styles:
-    """Styles and numbers of a text's paragraphs, from the other parts of the docx."""
+    """Styles and numbering of the paragraphs, from the other parts of the docx."""
 
     package: Package
     levels: dict[str, int]  # style -> its level in the outline
     titles: set[str]  # styles of titles
-    lists: dict[str, tuple[str, str]]  # style -> num and level of its paragraphs
+    lists: dict[str, tuple[str, str]]  # style -> (num, level) of its paragraphs (`docx_parts`)
     numbering: Numbering
     depth: int  # number of docx files that enclose this one
 
@@ -104,7 +104,7 @@ def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, 
 
 
 def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
-    """Yields the child elements of the body and the notes. Holds one in memory."""
+    """Yields the elements of a part's body or notes. Holds only one element in memory."""
     parents = {f"{W}body", f"{W}footnote", f"{W}endnote"}
     with package.open(part) as stream:
         events = etree.iterparse(stream, ("end",), resolve_entities=False, no_network=True, load_dtd=False)
@@ -160,7 +160,7 @@ def _blocks(element: etree._Element, text: _Text, styles: _Styles) -> None:
 
 def _embedded(id: str, styles: _Styles) -> str:
     """Reads a page or document that is embedded as a separate part. Raises UnusableLine if the part is
-    missing or cannot be read, since its text would be lost silently."""
+    missing or of a kind that is not read: otherwise its text would be lost silently."""
     relation = styles.package.relations(styles.package.main).get(id)
     if relation is None or relation.outside or relation.target not in styles.package:
         raise UnusableLine("broken", f"expected an embedded page (altChunk or subDoc {id!r}), found none")
@@ -185,7 +185,7 @@ def _embedded(id: str, styles: _Styles) -> str:
 
 
 def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
-    """Yields the nearest descendants with a tag, through content controls and tracked insertions."""
+    """Yields the nearest descendants with a tag, also within content controls and tracked insertions."""
     for child in _shown(element):
         if child.tag == tag:
             yield child
@@ -194,8 +194,8 @@ def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
 
 
 def _rows(table: etree._Element, styles: _Styles) -> Iterator[list[str]]:
-    """Yields the texts of each row's cells. Repeats the text of a merged cell in each row and column of the
-    cell, unless the text is longer than LABEL or the cell fills its row."""
+    """Yields the texts of each row's cells. Repeats the text of a merged cell in all its rows and columns, if
+    it has at most LABEL characters; in the columns only if the row has other cells."""
     above: dict[int, str] = {}  # column -> text of the merged cell over it
     inside = replace(styles, levels={}, titles=set())  # paragraphs in cells are neither headings nor titles
     for row in _below(table, f"{W}tr"):
@@ -227,7 +227,7 @@ def _count(element: etree._Element, path: str) -> int:
 
 
 def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[str]:
-    """Yields the text of a paragraph. Adds its text boxes, which have paragraphs themselves, to `boxes`."""
+    """Yields a paragraph's shown text. Adds its text boxes, which have paragraphs themselves, to `boxes`."""
     for child in _shown(element):
         tag = child.tag
         vanish = child.find(f"{W}rPr/{W}vanish") if tag == f"{W}r" else None
@@ -250,7 +250,7 @@ def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[st
 
 
 def _shown(element: etree._Element) -> Iterator[etree._Element]:
-    """Yields the child elements; of alternatives only the first."""
+    """Yields the child elements; of an AlternateContent those of its first Choice or its Fallback."""
     for child in element:
         if not isinstance(child.tag, str):
             continue

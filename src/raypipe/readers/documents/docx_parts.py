@@ -1,9 +1,9 @@
 """Parts of a docx other than its text: relations, styles, and the numbers of paragraphs.
 
-Parts are found as Word finds them, by the relations of the package and of its parts, since their names differ
-between programs ("word/document2.xml", "Word\\Document.xml"). Paragraphs are numbered as Word counts them: a
-list is an abstractNum of numbering.xml with up to nine levels. A num refers to a list and may restart levels.
-Bullets have no number. Formats that `formatted` does not support are shown in digits.
+Parts are found as Word finds them, by the relations of the package and of its parts. Their names differ
+between programs ("word/document2.xml", "Word\\Document.xml"). Paragraphs are numbered as Word counts them. A
+list is an abstractNum of numbering.xml, with up to nine levels. Paragraphs name a num, which refers to a list
+and may restart levels. Bullets have no number. Formats that `formatted` does not support are shown in digits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lxml import etree
 
 from raypipe.readers.rows import DocumentLimits, UnusableLine
 
-MAIN, CORE = "word/document.xml", "docProps/core.xml"  # names for packages whose relations lack them
+MAIN, CORE = "word/document.xml", "docProps/core.xml"  # names to try if no relation names these parts
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 DC = "{http://purl.org/dc/elements/1.1/}"
 HEADING_LEVELS = 9  # outline levels of headings are 0 to 8; 9 is body text
@@ -33,7 +33,7 @@ _ROMAN = tuple(zip(_SIZES, _SIGNS.split(), strict=True))
 _CHINESE, _LEGAL = "〇一二三四五六七八九", "零壹贰叁肆伍陆柒捌玖"
 _TENS = "chineseCounting chineseCountingThousand taiwaneseCounting taiwaneseCountingThousand japaneseCounting"
 _COUNTED = dict.fromkeys(_TENS.split(), (_CHINESE, "十百千")) | {"chineseLegalSimplified": (_LEGAL, "拾佰仟")}
-"""Format of a number -> (digits, signs of ten, hundred and thousand)."""
+"""Format of a number -> (digits, signs for ten, hundred and thousand)."""
 _SERIES = {
     "ideographTraditional": "甲乙丙丁戊己庚辛壬癸",
     "ideographZodiac": "子丑寅卯辰巳午未申酉戌亥",
@@ -56,7 +56,7 @@ class Package:
     """Parts of an open docx by name; names ignore case and the direction of slashes."""
 
     def __init__(self, archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
-        """Opens a package. Raises UnusableLine if it has no document or exceeds the limits."""
+        """Opens a package. Raises UnusableLine if it has no main part, has a password or is too large."""
         self._archive = archive
         self._check(limits)
         self._names = {_plain(name): name for name in archive.namelist()}
@@ -72,14 +72,14 @@ class Package:
         return self._archive.open(self._names[_plain(part)])
 
     def part(self, kind: str) -> str | None:
-        """Returns the name of the document's part of a kind (styles, footnotes, ...), or None."""
+        """Returns the name of the main part's part of a kind (styles, footnotes, ...), or None."""
         usual = posixpath.join(posixpath.dirname(self.main), f"{kind}.xml")
         related = (r.target for r in self.relations(self.main).values() if r.kind == kind)
         return next((part for part in (*related, usual) if part in self), None)
 
     @cache  # noqa: B019, a package lives as long as one read
     def relations(self, part: str) -> dict[str, PartRelation]:
-        """Returns the relations of a part by id; the part "" means the package."""
+        """Returns the relations of a part by id. The part "" means the package."""
         folder, base = posixpath.split(part)
         name = posixpath.join(folder, "_rels", f"{base}.rels")
         if name not in self:
@@ -96,7 +96,7 @@ class Package:
         return found
 
     def elements(self, part: str | None, *tags: str) -> Iterator[etree._Element]:
-        """Yields the elements of a part with these tags, from a stream; none if `part` is None."""
+        """Yields the elements of a part with these tags, from a stream. Yields nothing if `part` is None."""
         if part is not None:
             with self.open(part) as stream:
                 for _, element in etree.iterparse(stream, ("end",), tag=tags, resolve_entities=False):
@@ -110,7 +110,7 @@ class Package:
 
     def styles(self) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
         """Returns style -> outline level, the styles of titles, and style -> (num, level) of a list. A style
-        inherits from the style that it is based on."""
+        inherits its outline level and list from the style that it is based on."""
         own: dict[str, int] = {}
         base: dict[str, str] = {}
         titles = set[str]()
@@ -141,7 +141,7 @@ class Package:
         return own, titles, lists
 
     def numbering(self) -> Numbering:
-        """Returns counters for the lists of the document, before their first paragraphs."""
+        """Returns the lists of the document, with counters that have counted no paragraph yet."""
         found = Numbering()
         styles: dict[str, str] = {}  # style of a list -> its abstractNum
         linked: dict[str, str] = {}  # abstractNum -> style whose list has its levels
@@ -193,7 +193,7 @@ class _Level:
     form: str  # format of the number: decimal, lowerLetter, ...
     text: str  # template of the shown text, such as "%1.%2"; "" for a bullet
     style: str  # style whose paragraphs have this level; "" if there is none
-    restarts: bool  # whether it restarts with each number of a higher level
+    restarts: bool  # whether its count restarts after each number of a higher level
     legal: bool  # whether all numbers in its text are shown in digits
 
 
@@ -208,14 +208,14 @@ class _Num:
 class Numbering:
     """Counters of all lists of one document. Call `number` for its paragraphs in their order."""
 
-    lists: dict[str, dict[int, _Level]] = field(default_factory=dict)  # abstractNum -> level
+    lists: dict[str, dict[int, _Level]] = field(default_factory=dict)  # abstractNum -> its levels by number
     nums: dict[str, _Num] = field(default_factory=dict)
     counts: dict[str, dict[int, int]] = field(default_factory=dict)  # abstractNum -> level -> number
     begun: set[tuple[str, int]] = field(default_factory=set)  # (num, level) whose restart was applied
 
     def number(self, num: str, level: str, style: str) -> str:
-        """Counts a paragraph; returns the number that it shows, or "" if it has none. `level` "" stands for
-        the level of the paragraph's style."""
+        """Counts a paragraph; returns the number that it shows, or "" if it has none. If `level` is "", the
+        paragraph has the level of its `style`, or else level 0."""
         if (used := self.nums.get(num)) is None:
             return ""
         levels = self.lists.get(used.of, {}) | used.levels
@@ -300,7 +300,8 @@ def formatted(number: int, form: str) -> str:
 
 
 def _counted(number: int, digits: str, tens: str) -> str:
-    """Formats a number in Chinese: a run of zeros becomes one zero, and 10 to 19 begin with ten."""
+    """Formats a number in Chinese. A run of inner zeros becomes one zero. 10 to 19 begin with ten, except in
+    legal digits, where a one precedes the ten."""
     out, zeros = "", ""
     for place, digit in zip(range(len(str(number)) - 1, -1, -1), map(int, str(number)), strict=True):
         if digit:

@@ -1,8 +1,8 @@
-"""Text recognition in the child process with limits: the lines of an image, with their confidence.
+"""Text recognition in the child process with limits: the text of an image, with its confidence.
 
 `rapidocr` is used if it is installed (the extra `ocr`; its wheel contains the models), else the program
-`tesseract` if it is on PATH. Without them images have no text. Both take pixels and return pieces of lines.
-`page_layout` puts the pieces in order and finds tables. This module reads image files, but no PDFs.
+`tesseract` if it is on PATH. Without them images have no text. Both take pixels and return pieces, which are
+lines or parts of lines; `page_layout` finds tables among them. This module reads image files, but no PDFs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from raypipe.readers.documents.page_layout import laid_out
 from raypipe.readers.documents.page_tables import Box, lines_of
 from raypipe.readers.rows import DOCUMENT_LIMITS, UnusableLine
 
-PIXELS = 2_800_000  # pixels to which an image is scaled: A4 at 170 dots per inch; memory grows with them
+PIXELS = 2_800_000  # most pixels of an image that is read: A4 at 170 dots per inch; memory grows with them
 LEAST = 0.5  # least confidence of a piece that is used; rapidocr's default
-GAP = 0.5  # least gap between two cells, in heights; small, since a wide space already ends a piece
+GAP = 0.5  # least gap between two cells, in letter heights; small, since a wide space already ends a piece
 THREADS = 4
-DARK, BLANK = 128, 0.002  # gray level (of 255) below which a pixel is dark; share of them on a blank page
+DARK, BLANK = 128, 0.002  # gray level (of 255) below which a pixel is dark; most dark share of a blank page
 LONGEST = 5  # number of lines that decide whether a page is upside down
 CERTAIN = 0.9  # least confidence that a line is upside down; rapidocr's default
 INSTALL = "`pip install 'raypipe[ocr]'` (or Debian's tesseract-ocr), and the next ingest reads it"
@@ -59,18 +59,18 @@ def engine() -> str:
 
 
 def no_text() -> str:
-    """Returns a message for people that explains why an image has no text."""
+    """Explains to the user why an image has no text."""
     return f"an image in which {engine()} finds no text" if engine() else f"an image without text: {INSTALL}"
 
 
 def scale(width: float, height: float) -> float:
-    """Returns the factor by which an image is scaled before it is read."""
+    """Returns the factor that scales an image to PIXELS."""
     return math.sqrt(PIXELS / max(width * height, 1.0))
 
 
 def read(pixels: np.ndarray) -> dict[str, Any]:
-    """Reads the text of an image and its mean confidence per character. `scan`: the image has no text, but is
-    not blank. `pixels`: (height, width, 3) uint8, blue first."""
+    """Reads the text of an image and its mean confidence per character. The result's `scan` is True if no
+    text was read from an image that is not blank. `pixels`: (height, width, 3) uint8, blue first."""
     found = _by_rapidocr(pixels) if engine().startswith("rapidocr") else _by_tesseract(pixels)
     kept = [piece for piece in found if piece.confidence >= LEAST]
     lines = [[kept[i] for i in line] for line in lines_of([p.box for p in kept], range(len(kept)), back=3)]
@@ -105,7 +105,7 @@ def _rapidocr() -> Any:
 
 
 def _by_rapidocr(pixels: np.ndarray) -> list[TextPiece]:
-    """Reads the pieces of an image. Turns it first if its lines run upwards or are upside down."""
+    """Reads the pieces of an image with level, vertical, slanted or inverted lines, as if it were upright."""
     corners, texts, sure = _looked_at(pixels)
     tall = np.ptp(corners[:, :, 1], axis=1) > np.ptp(corners[:, :, 0], axis=1)
     chars = np.array([len(text) for text in texts])
@@ -133,7 +133,7 @@ def _looked_at(pixels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...], tuple[f
 
 
 def _on_its_head(pixels: np.ndarray, corners: np.ndarray) -> bool:
-    """Returns whether most of the longest lines are upside down."""
+    """Returns whether more than half of the LONGEST longest lines are upside down."""
     wide = np.argsort(-np.ptp(corners[:, :, 0], axis=1), kind="stable")[:LONGEST]
     turned = 0
     for piece in corners[wide]:
@@ -145,8 +145,8 @@ def _on_its_head(pixels: np.ndarray, corners: np.ndarray) -> bool:
 
 
 def _tesseract(*arguments: str, image: bytes = b"") -> str:
-    """Runs tesseract, under the limits of this process, and returns its output. Raises OSError if it fails.
-    Tesseract outlives this process at most by the wall-time limit of a page."""
+    """Runs tesseract and returns its output. Raises OSError if it fails, and TimeoutExpired after the
+    wall-time limit of a page. If this process is killed, tesseract runs on to its end."""
     ran = subprocess.run(
         ["tesseract", *arguments], input=image, capture_output=True, timeout=DOCUMENT_LIMITS.ocr_wall_s
     )
@@ -158,7 +158,7 @@ def _tesseract(*arguments: str, image: bytes = b"") -> str:
 
 @cache
 def _languages() -> str:
-    """Returns all installed languages as tesseract's option `-l`, English first."""
+    """Returns all installed languages in the form of tesseract's option `-l`, English first."""
     listed = set(_tesseract("--list-langs").split("\n")[1:]) - {"", "osd", "equ"}
     return "+".join(sorted(listed, key=lambda name: (name != "eng", name)))
 
@@ -168,7 +168,7 @@ def _ppm(pixels: np.ndarray) -> bytes:
 
 
 def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
-    """Reads the pieces of an image: words of a line without a wide space between them."""
+    """Reads the pieces of an image, turned upright: words of a line without a wide space between them."""
     with suppress(OSError):  # raised if the image has too few letters to detect its rotation
         output = _tesseract("stdin", "stdout", "--psm", "0", image=_ppm(pixels))
         rotation = re.search(r"Rotate: (\d{1,3})", output)
@@ -195,7 +195,7 @@ def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
 
 
 class Images:
-    """Images of a file, each read like a page: the methods are those of `pdf.Pdf`."""
+    """Images of a file, each read like a page. The class has the methods of `pdf.Pdf`."""
 
     def __init__(self, image: Any) -> None:
         self._image = image  # PIL's

@@ -1,11 +1,12 @@
-"""Layout of a page: orders columns of prose and formats tables, from the boxes of the page's text.
+"""Layout of a page: orders columns of prose and formats tables, by the positions of the page's words.
 
-All functions are pure. A row of a table becomes `| Weight | 17 kg |`, with a cell for each column. The rules
-are part of the reader's identity: raise READER in `reader` with each change.
+A box is the rectangle of consecutive words of a line. A row of a table becomes `| Weight | 17 kg |`, with a
+cell for each column. All functions are pure. The reader's identity covers their results: with each change,
+raise READER in `reader`.
 
-PDFium returns text in the order of the content stream, which all real producers write correctly. A page is
-only sorted if its order jumps to and fro between two full columns. This raised the share of markers in order
-from .46 to 1.00, with no false repair on 95 pages.
+PDFium returns text in the order of the content stream, which nearly all producers write in reading order. A
+page is only sorted if this order jumps to and fro between two full columns. This raised the share of markers
+in order from .46 to 1.00, with no false repair on 95 pages.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from raypipe.readers.documents.page_tables import GAP, Box, Row, Rule, Words, al
 from raypipe.readers.documents.page_text import table_row
 from raypipe.readers.documents.ruled_tables import ruled
 
-JUMPS = 0.25  # share of jumps between consecutive boxes above which a page zigzags
-CROSSING = 0.20  # share of boxes across the middle below which a page has two columns
-FULL = 0.60  # share of its column's width that a line of prose fills; a cell of a table fills less
-SKIPPED = 20  # most boxes that are skipped to find the first box of a line
+JUMPS = 0.25  # share of jumps between consecutive boxes above which a page is sorted
+CROSSING = 0.20  # share of boxes across the middle, below which a page has two columns
+FULL = 0.60  # least share of a column's width that lines of prose fill; cells of a table fill less
+SKIPPED = 20  # number of next boxes among which the first box of a line is searched
 
 
 def laid_out(
@@ -32,8 +33,8 @@ def laid_out(
     rules: tuple[Sequence[Rule], Sequence[Rule]] = ((), ()),
     gap: float = GAP,
 ) -> tuple[str, bool]:
-    """Formats the tables of a page as rows, or sorts its text by columns. Returns the text and whether it was
-    sorted. `said` maps a box's number to its text. `rules`: horizontal and vertical ruled lines."""
+    """Formats a page's tables as rows; if none has ruled lines, may sort the text by columns instead. Returns
+    the text and whether it was sorted. `said`: box number -> text. `rules`: ruled lines across and down."""
 
     @cache
     def words(i: int) -> str:
@@ -48,9 +49,9 @@ def laid_out(
 
 
 def with_rows(text: str, count: int, words: Words, rows: Sequence[Row]) -> str:
-    """Replaces the boxes of each row in a text by the row, at its first box.
+    """Replaces the words of table rows by formatted rows. A row stands at the line of its first box.
 
-    `count`: number of boxes; they are in the order of the text.
+    `count`: number of boxes on the page; they are in the order of the text.
 
     >>> says = ["Weight", "17 kg", "It is new."]
     >>> with_rows("Weight 17 kg\\r\\nIt is new.", 3, says.__getitem__, [Row((0, 1), ("Weight", "17 kg"))])
@@ -73,8 +74,8 @@ def with_rows(text: str, count: int, words: Words, rows: Sequence[Row]) -> str:
 
 
 def _boxes_of(key: str, at: int, count: int, words: Words) -> tuple[int, int]:
-    """Returns the range of boxes, from `at` on, whose text is `key`. `key` is a line without white space. The
-    range is empty if there are no such boxes."""
+    """Returns the range of boxes, from `at` on, whose text is `key`, a line without white space. The range is
+    empty if none of the next SKIPPED boxes begins such a line."""
     for first in range(at, min(at + SKIPPED, count) if key else at):
         said, last = "", first
         while last < count and len(said) < len(key):
@@ -86,7 +87,7 @@ def _boxes_of(key: str, at: int, count: int, words: Words) -> tuple[int, int]:
 
 
 def zigzags(boxes: Sequence[Box]) -> bool:
-    """Returns whether the order of the boxes jumps between two columns of prose."""
+    """Returns whether the order of the boxes often jumps between two columns of prose."""
     middle = _middle(boxes)
     sides = [_side(b, middle) for b in boxes]
     if sides.count(0) >= CROSSING * len(boxes):
@@ -105,8 +106,8 @@ def zigzags(boxes: Sequence[Box]) -> bool:
 
 
 def in_order(boxes: Sequence[Box]) -> list[list[int]]:
-    """Lists the boxes of each line, in reading order. Boxes across the middle divide the page into bands; in
-    a band the left column precedes the right one."""
+    """Lists the boxes of each line, in reading order. Boxes across the middle divide the page into bands. In
+    a band the left column precedes the right column."""
     middle = _middle(boxes)
     across = sorted(-b.bottom for b in boxes if _side(b, middle) == 0)
 
@@ -131,6 +132,6 @@ def _middle(boxes: Sequence[Box]) -> float:
 
 
 def _side(box: Box, middle: float) -> int:
-    """Returns -1 for a box left of the middle, 1 for right, 0 for across."""
+    """Returns -1 for a box left of the middle, 1 for a box right of it, and 0 for a box across it."""
     slack = box.height
     return -1 if box.right < middle + slack else 1 if box.left > middle - slack else 0

@@ -1,9 +1,9 @@
-"""Boxes of a page's text, and tables with white space between the columns (`ruled_tables`: with ruled lines).
+"""Tables of a page with white space between their columns (`ruled_tables` reads tables with ruled lines).
 
-All functions are pure. Boxes are in points, y upwards, in the order of the file or of text recognition. Empty
-cells are kept. A cell may have several lines. A heading over several columns is part of each column's name.
-Prose in columns, lines of code and items of lists are no tables. The rules are part of the reader's identity:
-raise READER in `reader` with each change.
+A box is the rectangle of consecutive words of a line, in points or a scan's pixels, y upwards. A cell holds
+the boxes of no, one or several lines. Boxes are in the order of the file or of text recognition. A heading
+over several columns is part of each column's name. Prose in columns, code and lists are no tables. All
+functions are pure. The reader's identity covers their results: with each change, raise READER in `reader`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from statistics import median
 from typing import NamedTuple, TypeAlias
 
 GAP = 1.5  # least gap between two cells, in letter heights; the widest space in justified prose here is 1.2
-DASH = 0.70  # least height of a box in a gap's rule, as a share of its line's height; a dash is lower
+DASH = 0.70  # share of its line's height with which a lower box, such as a dash, counts next to a gap
 PROSE = 14  # least width of a line of prose, in letter heights: some 28 letters
 COLUMNS = 63  # most columns of a table, as in a docx
 LEADER = ". . ."
 FILLED = 0.3  # least share of a table's rows that have a cell in each column
-ORPHANS = 4  # most consecutive lines of one piece between two rows of a table
+ORPHANS = 4  # most consecutive lines of a single cell between two rows of a table
 _NUMBER = re.compile(r"(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]+\s?%?")  # a number other than a year
-_ITEM = re.compile(r"[^\w\s]{1,2}|\(?\w{1,3}[.)]|\[\w+\]")  # mark of a list's item
+_ITEM = re.compile(r"[^\w\s]{1,2}|\(?\w{1,3}[.)]|\[\w+\]")  # bullet or number of a list's item
 _HEADING = re.compile(r"\A\d+\.\d+\.\d+(?:\.\d+)?\.?")  # number of a heading; with two dots it is no decimal
 _SECTION = re.compile(r"\d+(?:\.\d+)*\.?")
 
@@ -40,17 +40,17 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> float:
-        """Approximate height of the box's letters, in points."""
+        """Approximate height of the box's letters, at least 1."""
         return max(self.top - self.bottom, 1.0)
 
     def level_with(self, other: Box) -> bool:
-        """Returns whether two boxes are on one line: they share half of the smaller height."""
+        """Returns whether two boxes are on one line: they share at least half of the smaller height."""
         shared = min(self.top, other.top) - max(self.bottom, other.bottom)
         return 2 * shared >= min(self.height, other.height)
 
 
 class Rule(NamedTuple):
-    """Ruled line: at position `at` of one axis, from `start` to `end` of the other axis."""
+    """Ruled line, drawn at position `at` of one axis, from `start` to `end` of the other axis."""
 
     at: float
     start: float
@@ -58,15 +58,15 @@ class Rule(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Row of a table, or several rows of headings merged to one row."""
+    """Row of a table, or several rows of headings that were merged."""
 
     boxes: tuple[int, ...]  # numbers of the boxes that the row replaces in the text
     cells: tuple[str, ...]
 
 
 def lines_of(boxes: Sequence[Box], some: Sequence[int], back: int = 1) -> list[list[int]]:
-    """Groups the boxes `some` by line, top to bottom, each from left to right. A box joins
-    the first of the last `back` lines that is level with it, or begins a line."""
+    """Groups the boxes numbered `some` by line, top to bottom, each line from left to right. A box joins the
+    first of the last `back` lines that is level with it, or begins a line."""
     found: list[list[int]] = []
     for i in sorted(some, key=lambda i: (-boxes[i].top, boxes[i].left)):
         line = next((line for line in found[-back:] if boxes[line[0]].level_with(boxes[i])), None)
@@ -78,8 +78,8 @@ def lines_of(boxes: Sequence[Box], some: Sequence[int], back: int = 1) -> list[l
 
 
 def cells_of(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
-    """Splits a line into cells at white space wider than `gap` letter heights. A low box, such as a dash,
-    counts with at least DASH of the line's height."""
+    """Splits a line into cells at white space wider than `gap` times the smaller letter height next to it. A
+    low box, such as a dash, counts with DASH of the line's height."""
     found = [[*line[:1]]] if line else []
     least = DASH * max((boxes[i].height for i in line), default=0.0)
     for i, j in pairwise(line):
@@ -92,7 +92,8 @@ def cells_of(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> lis
 
 
 def headed(rows: list[Row]) -> list[Row]:
-    """Merges the rows of headings of a table to one row: `2024` under `Sales` becomes `Sales 2024`."""
+    """Merges heading rows if a heading covers several columns: `2024` under `Sales` becomes `Sales 2024`. A
+    second row with numbers other than years is not merged."""
     while len(rows) > 2 and len(rows[0].cells) == len(rows[1].cells):
         first, second = rows[:2]
         above = _spread(first.cells, second.cells)
@@ -106,8 +107,8 @@ def headed(rows: list[Row]) -> list[Row]:
 
 
 def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Returns the heading above each column's name. A heading is repeated over all columns that it covers. If
-    names repeat, as years do, a repeated name begins the columns of the next heading."""
+    """Returns the heading above each column, repeated over all columns that it covers. A repeated name begins
+    the columns of the next heading: `A, "", B, ""` over `2023, 2024, 2023, 2024` becomes `A, A, B, B`."""
     found, counts, group = list(above), Counter(names), list[int]()
     for k, name in enumerate([*names, ""]):
         if k == len(names) or name in [names[i] for i in group]:
@@ -120,8 +121,8 @@ def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: float) -> Iterator[list[Row]]:
-    """Yields the tables of consecutive lines, in the file's order, that white space splits into cells. A line
-    of one piece near a row continues a cell of that row. Boxes in `taken` end a table."""
+    """Yields the tables among lines that white space splits into cells, in the file's order. A line of a
+    single cell next to a row may continue a cell of that row. Boxes in `taken` end a table."""
     lines: list[list[int]] = []
     for i, box in enumerate(boxes):
         last = boxes[lines[-1][-1]] if lines and lines[-1] else None
@@ -131,7 +132,7 @@ def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: floa
             lines[-1].append(i)
         else:
             lines.append([i])
-    block: list[list[list[int]]] = []  # per row, per cell: numbers of its boxes
+    block: list[list[list[int]]] = []  # lines of the current table; per line, per cell: numbers of its boxes
     for line in [*lines, *[[]] * (ORPHANS + 1)]:
         cells = cells_of(boxes, line, gap)
         if len(cells) > 1:
@@ -147,7 +148,7 @@ def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: floa
 
 
 def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]]) -> list[Row]:
-    """Places the cells of a block's lines in columns. Returns no rows if it is prose in columns or a list."""
+    """Places the cells of a table's lines in columns. Returns [] for prose in columns, a list or code."""
     rows = [cells for cells in block if len(cells) > 1]
     count = max(map(len, rows))
     if count > COLUMNS:
@@ -160,7 +161,7 @@ def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]
     if count < 4 and (_is_list(words, rows) or _is_prose(boxes, full)):
         return []
     apart = all(right < left for (_, right), (left, _) in pairwise(columns))
-    names = rows.index(full[0])  # number of rows that may be headings
+    names = rows.index(full[0])  # number of rows above the first full row: they may be headings
     placed = [_placed(boxes, row, columns, n < names) for n, row in enumerate(rows)]
     filled = sum(len(row) == count for row in placed)
     if count > 2 and (not apart or filled < max(2, FILLED * len(rows))):
@@ -168,20 +169,20 @@ def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]
     if not apart:
         return [Row(tuple(chain(*row)), tuple(" ".join(map(words, c)) for c in row)) for row in rows]
     between = [max(0.0, _edges(boxes, a)[0] - _edges(boxes, b)[1]) for a, b in pairwise(placed)]
-    after = 0  # number of the row after the current piece
+    after = 0  # index of the next row; a line of a single cell may join this row or the row before it
     for cells in block:
         if len(cells) > 1:
             after += 1
             continue
-        [piece] = cells
-        cell, box = _cell(boxes, piece), boxes[piece[0]]
-        at = _over(cell, columns)
+        [single] = cells
+        cell, box = _cell(boxes, single), boxes[single[0]]
+        over = _over(cell, columns)
         edges = [(*_edges(boxes, row), row) for row in placed[after - 1 : after + 1]]
-        ways = [(max(0.0, bottom - box.top, box.bottom - top), row) for bottom, top, row in edges]
-        way, nearest = min(ways, key=itemgetter(0))
-        most = box.height if at and at[0] else median(between or [0.0]) / 2
-        if len(at) == 1 and way <= most and cell[0] >= columns[at[0]][0] - box.height:
-            nearest.setdefault(at[0], []).extend(piece)
+        distances = [(max(0.0, bottom - box.top, box.bottom - top), row) for bottom, top, row in edges]
+        distance, nearest = min(distances, key=itemgetter(0))
+        most = box.height if over and over[0] else median(between or [0.0]) / 2
+        if len(over) == 1 and distance <= most and cell[0] >= columns[over[0]][0] - box.height:
+            nearest.setdefault(over[0], []).extend(single)
     found = []
     for row in placed:
         texts = (
@@ -202,8 +203,8 @@ def _over(cell: tuple[float, float], columns: Sequence[tuple[float, float]]) -> 
 def _placed(
     boxes: Sequence[Box], row: Sequence[list[int]], columns: Sequence[tuple[float, float]], spans: bool
 ) -> dict[int, list[int]]:
-    """Maps the columns of a row to the boxes of their cells. A cell over several columns belongs to each of
-    them if `spans`, else to the first. Cells in the same column are merged."""
+    """Maps columns to a row's boxes. Each box goes to the column at its place, or else the nearest. If a box
+    lies over several columns, its whole cell goes to each of them if `spans`, else to the first."""
     found: dict[int, list[int]] = {}
     for cell in row:
         pieces = [[i] for i in cell]
@@ -225,7 +226,7 @@ def _edges(boxes: Sequence[Box], row: Mapping[int, Sequence[int]]) -> tuple[floa
 
 
 def _is_list(words: Words, rows: Sequence[list[list[int]]]) -> bool:
-    """Returns whether rows are items with marks, a numbered heading, or entries of a table of contents."""
+    """Returns whether most rows are items of a list or of contents, or the only row a numbered heading."""
     marks = [words(row[0][-1]) for row in rows]
     items = sum(bool(_ITEM.fullmatch(mark) or LEADER in mark) for mark in marks)
     return 2 * items > len(rows) or (len(rows) == 1 and bool(_SECTION.fullmatch(marks[0])))

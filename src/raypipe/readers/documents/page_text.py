@@ -1,8 +1,8 @@
 """Text of a document from the texts of its pages: drops headers, resolves hyphens, records spans.
 
-All functions are pure. The text of a page is PDFium's: lines, with U+FFFE instead of a hyphen at the end of a
-line. Spans count characters of the text that the step `parse` will make, in which white space is folded.
-The rules are part of the reader's identity: raise READER in `reader` with each change.
+PDFium gives the text of a page as lines, with U+FFFE instead of a hyphen at the end of a line. A span is a
+range of characters in the text that the step `parse` will make, in which white space is folded. All functions
+are pure. What they return is part of the reader's identity: raise READER in `reader` with each change.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from raypipe.core.records import Mark
 from raypipe.text.html import shown
 
 EDGE = 2  # lines at the top and at the bottom of a page that may be a header or a footer
-HEADER_PAGES = 3  # least pages that share a header; half of all pages must share it too
-RUNNING_WORDS = 3  # least words of a header with the page's number; "Letter 2" on page 2 is no header
-OFFSET_WORDS = 4  # least words with an offset number; "Certificate of conformity 881" on page 1 is no header
+HEADER_PAGES = 3  # least pages that share a header; half of the pages with text must share it, too
+RUNNING_WORDS = 3  # least words of a header with its page's number; "Letter 2" on page 2 is no header
+OFFSET_WORDS = 4  # least words if the number differs; "Certificate of conformity 881" on page 1 is no header
 SHORT = 0.75  # share of a full line's length; a line shorter than this ends its paragraph
 _BREAK = re.compile(r"[\ufffe\u00ad]\s*|[-\u2010][ \t]*\n\s*")
-WORD = 60  # characters on each side of a hyphen that are examined
+WORD = 60  # most characters on each side of a hyphen that are examined
 _LEFT, _RIGHT = re.compile(rf"\w{{1,{WORD}}}\Z"), re.compile(rf"\w{{1,{WORD}}}")
 _AT_END = re.compile(r"(?<!\S)(\S*\w)(?:\ufffe|\u00ad|[-\u2010])\s*$")
 _WORD = re.compile(r"[\w\ufffe]+(?:[-\u2010][\w\ufffe]+)*")
@@ -38,16 +38,16 @@ _UNSTORABLE = re.compile("[\0-\x08\x0e-\x1f\ufdd0-\ufdef\ufffe\uffff\ud800-\udff
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    content: str  # paragraphs and short lines end in newlines; an empty line separates pages and parts
+    content: str  # paragraphs and short lines end in newlines; an empty line separates pages or sections
     pages: tuple[Mark, ...]
 
 
 def joined(pages: Sequence[str], labels: Sequence[str]) -> Joined:
-    """Joins pages to one text, with the span and label of each. A page without text has an empty span."""
+    """Joins pages without repeated headers and line-end hyphens; records the span and label of each."""
     lines = [p.replace("\r\n", "\n").replace("\r", "\n").split("\n") for p in pages]
     kept = _without_headers([[x for x in p if x.strip()] for p in lines], labels)
     texts = ["\n".join(page) for page in kept]
-    for i in range(len(texts) - 1):  # if the end of a page cuts a word, its beginning moves to the next page
+    for i in range(len(texts) - 1):  # a word that the end of a page cuts moves to the next page
         cut = _AT_END.search(texts[i][-200:])
         if cut and texts[i + 1][:1].islower():
             texts[i] = texts[i][: len(texts[i]) - len(cut[0])]
@@ -57,7 +57,7 @@ def joined(pages: Sequence[str], labels: Sequence[str]) -> Joined:
 
 
 def with_marks(texts: Sequence[str], labels: Sequence[str]) -> Joined:
-    """Joins texts and records the span of each in the folded whole. Empty texts have empty spans."""
+    """Joins texts and records the span of each in the joined, folded text; empty texts have empty spans."""
     sizes = [len(" ".join(text.split())) for text in texts]
     whole = max(sum(n + 1 for n in sizes if n) - 1, 0)
     marks, at = [], 0
@@ -69,7 +69,7 @@ def with_marks(texts: Sequence[str], labels: Sequence[str]) -> Joined:
 
 
 def table_row(cells: Sequence[str]) -> str:
-    """Formats a row of a table as a line of Markdown, which `text.candidates` parses.
+    """Formats a row of a table as a line of Markdown, which `text.candidates` parses; "" without any text.
 
     >>> table_row(["Weight", "17 kg"])
     '| Weight | 17 kg |'
@@ -78,15 +78,15 @@ def table_row(cells: Sequence[str]) -> str:
 
 
 def storable(text: str) -> str:
-    """Removes control characters, noncharacters, lone surrogates and zero-width characters. The step `parse`
-    removes the same characters, so spans agree with its text."""
+    """Removes control characters except white space, noncharacters, lone surrogates, zero-width characters.
+    The step `parse` removes the same characters, so spans agree with its text."""
     return shown(_UNSTORABLE.sub("", text))
 
 
 def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list[str]]:
-    """Drops headers and footers: lines at the edges of half of the pages, and of at least three. Lines that
-    differ only in the page's number are all dropped. Of equal lines the first is kept. A line with another
-    number, such as that of an invoice, is no header."""
+    """Drops headers and footers: lines at the edges of half of the pages with text, and of at least three
+    pages. Lines that differ only in the page's number are all dropped. Of equal lines the first is kept.
+    Lines that differ in another number, such as that of an invoice, are no headers."""
     edges = ([*page[:EDGE], *page[-EDGE:]] for page in pages)
     seen = Counter(
         key for n, lines in enumerate(edges) for key in set().union(*(_keys(x, n, labels[n]) for x in lines))
@@ -96,7 +96,7 @@ def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list
     shown = set[str]()
 
     def is_header(line: str, page: int) -> bool:
-        """Returns whether to drop a line. The first of equal lines is kept, so that no word is lost."""
+        """Returns whether to drop a line. The first of equal lines is kept, so that no words are lost."""
         keys = _keys(line, page, labels[page]) & common
         first = _folded(line) in keys - shown
         shown.update(keys)
@@ -109,9 +109,10 @@ def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list
 
 
 def _keys(line: str, page: int, label: str) -> set[str]:
-    """Returns keys that are equal for the same header of two pages: the line, and forms without page number.
-    A number may be the page's if it is next to a word for pages or to enough other words. Numbers may count
-    pages from 1 or from another number, as in a chapter or an article."""
+    """Returns the keys of a line. Lines of two pages with a common key may be one header. Keys are the line
+    itself, and the line with a page number minus the page's index, because pages may count from any number. A
+    number may be the page's if it follows a word for pages, if the line has no other words, or if it begins
+    or ends a line of enough words."""
     text = _folded(line).strip(" |")
     words = _LETTERS.findall(text.lower())
     bare = _PAGE_WORDS.issuperset(words)
@@ -139,15 +140,15 @@ def dehyphenated(texts: Sequence[str]) -> list[str]:
     """Resolves hyphens at line ends by the other words of the document.
 
     If the joined word occurs, the hyphen is dropped. Else it is kept if the compound occurs, or if both
-    halves occur as words. Otherwise it is dropped. Over 12 files this gave 62 wrong tokens; always dropping
-    the hyphen gave 85, always keeping it 630."""
+    halves occur as words. Otherwise it is dropped. Over 12 files this gave 62 wrong tokens. Always dropping
+    the hyphen gave 85, and always keeping it 630."""
     whole = (w for t in texts for w in _WORD.findall(_BREAK.sub("\ufffe", t)) if "\ufffe" not in w)
     known = {w.lower() for w in whole}
     return [_decided(t, known) for t in texts]
 
 
 def _decided(text: str, known: Collection[str]) -> str:
-    """Resolves the hyphens at line ends of one text, given the `known` words of the document."""
+    """Resolves the hyphens at line ends of one text, given the document's words in lower case, `known`."""
     out, at = [], 0
     for found in _BREAK.finditer(text):
         before = _LEFT.search(text, max(at, found.start() - WORD), found.start())
@@ -164,7 +165,7 @@ def _decided(text: str, known: Collection[str]) -> str:
 
 
 def _reflowed(text: str) -> str:
-    """Joins the lines of each paragraph. A short line ends a paragraph, and so does a row of a table."""
+    """Joins the lines of each paragraph. It ends after a short line, `.` or `:`, and at a table's row."""
     lines = [" ".join(line.split()) for line in text.split("\n")]
     lengths = sorted(len(line) for line in lines)
     full = lengths[int(0.8 * (len(lengths) - 1))] if lengths else 0

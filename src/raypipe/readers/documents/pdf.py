@@ -1,8 +1,8 @@
 """Code of the child process with limits (`core.sandbox`): reads docx files, images, and PDFs (by PDFium).
 
-PDFium aborts if memory runs out, and is not thread-safe, so it runs alone in a child. Its character indices
-are inconsistent, so no code here relies on them. Hyphens, headers and spans need the whole document;
-`page_text` handles them in the parent.
+PDFium aborts if memory runs out, and is not thread-safe, so it runs in a child process, in one thread.
+PDFium's character indices are inconsistent, so no code here relies on them. Hyphens, headers and spans need
+the whole document; `page_text` handles them in the parent process.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 PDFIUM = str(pdfium.PDFIUM_INFO)
 """Build of PDFium; another build can read another text from a page."""
 
-FEW_LETTERS = 20  # a page with fewer letters may be a scan: a scan has none, or 10 with a stamp
-BOXES = 5_000  # most boxes of text on a page; a page of a paper has some 120
+FEW_LETTERS = 20  # a page with fewer letters may be a scan: scans have none, or 10 with a stamp
+BOXES = 5_000  # most boxes of text on a page whose layout is examined; a paper's page has some 120
 PICTURES = 200  # most pictures that are examined on a page
-MOSTLY = 0.5  # least share of a scan that its pictures cover
+MOSTLY = 0.5  # least share of a scanned page that its pictures cover
 OUTLINE = 2_000  # most entries of an outline
-_PASSWORD = 4  # `err_code` of PDFium's error for a password; the text of the error may change
+_PASSWORD = 4  # `err_code` of the error for a password; the text of the error may change
 PATHS = 2_000  # most paths on a page that are searched for the lines of tables
-SEGMENTS = 400  # most segments of a path; a curve of a chart has more
-THIN = 3.0  # points, the greatest thickness of a line
-DENSEST = 200  # dots per inch, the most at which a page is drawn
+SEGMENTS = 400  # most segments of a path that may frame cells; a curve of a chart has more
+THIN = 3.0  # points, the greatest thickness of a ruled line
+DENSEST = 200  # most dots per inch at which a page is drawn
 
 OPEN, IMAGES, PAGE, SCAN, DOCX, PROBE = b"O", b"I", b"P", b"S", b"D", b"?"
 
-_open: list[Pdf | Images] = []  # at most one
+_open: list[Pdf | Images] = []  # the opened file, or none
 
 
 def answer(request: bytes) -> bytes:
@@ -75,7 +75,7 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
 
 
 def _ocr() -> Any:
-    """Imports the module for text recognition."""
+    """Imports and returns the module for text recognition."""
     # The buffers of its threads take address space, and the child's address space is limited.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from raypipe.readers.documents import ocr  # it imports NumPy, which PDFs with text do not need
@@ -88,8 +88,8 @@ class Pdf:
         self._document = document
 
     def about(self) -> dict[str, Any]:
-        """Returns the number of pages, title, outline, and two flags. `protected`: an owner's password
-        restricts the file. `xfa`: it is a form of XFA, whose pages are only placeholders."""
+        """Returns the number of pages, title, outline, and two flags. `protected` is True if an owner's
+        password restricts the file. `xfa` is True for a form of XFA, whose pages are only placeholders."""
         return {
             "pages": len(self._document),
             "title": self._document.get_metadata_value("Title"),
@@ -107,8 +107,9 @@ class Pdf:
             return []  # a document can be read without its outline
 
     def page(self, index: int) -> dict[str, Any]:
-        """Reads the text of a page and its printed label. U+FFFE replaces each hyphen at the end of a line.
-        Raises UnusableLine if PDFium cannot read the page or its text is too long."""
+        """Reads a page: its text (tables as rows, U+FFFE for a hyphen at a line's end), its printed label,
+        and the flags `scan` (few letters, mostly pictures) and `repaired` (columns were put in order). Raises
+        UnusableLine if PDFium cannot read the page or its text is too long."""
         try:
             page = self._document[index]
         except (pdfium.PdfiumError, IndexError) as e:
@@ -136,7 +137,7 @@ class Pdf:
             page.close()
 
     def scan(self, index: int) -> dict[str, Any]:
-        """Draws a page and returns the text that text recognition reads, with its confidence."""
+        """Draws a page and recognises its text (see `ocr.read`). Raises UnusableLine if it cannot draw."""
         ocr, page = _ocr(), self._document[index]
         try:
             bitmap = page.render(scale=min(ocr.scale(*page.get_size()), DENSEST / 72))
@@ -168,7 +169,7 @@ def opened(data: bytes) -> Pdf:
 
 
 def _rules(page: pdfium.PdfPage) -> tuple[list[Rule], list[Rule]]:
-    """Returns the horizontal and the vertical lines that a page draws."""
+    """Returns the horizontal and the vertical lines among the first PATHS paths that a page draws."""
     across, down = list[Rule](), list[Rule]()
     for path in itertools.islice(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1), PATHS):
         left, bottom, right, top = path.get_bounds()
@@ -202,7 +203,7 @@ def _edges(path: pdfium.PdfObject) -> Iterator[tuple[float, float, float, float]
 
 
 def _image_share(page: pdfium.PdfPage) -> float:
-    """Returns the approximate share of a page that its images cover, 0..1."""
+    """Returns the approximate share of a page that its images cover, 0..1; overlaps count twice."""
     width, height = page.get_size()
     area = 0.0
     images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)

@@ -1,6 +1,6 @@
 """Reader of one file as a document: title, text, pages, sections, and faults of unreadable pages.
 
-A reader has an identity: if it changes, the files that it read are read again.
+Each kind of file has a reader with an identity: if the identity changes, files of the kind are read again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from raypipe.readers.documents.walk import FileKind, file_kind
 from raypipe.readers.fields import front_matter
 from raypipe.readers.rows import DOCUMENT_LIMITS, STEP, DocumentLimits, UnusableLine
 
-READER = "5"  # raised if the rules here, or of modules used here, give another text or field
-RAISED = {"md": "8", "txt": "8"}  # version of single kinds: a rule of texts makes no scan be read again
+READER = "5"  # to be raised if this module, or a module used here, gives another text or field
+RAISED = {"md": "8", "txt": "8"}  # version of single kinds: a change for texts makes no scan be read again
 PAGES_AT_ONCE = 64  # pages requested from the child between two checks of the time limit
-GARBLED = 0.05  # share of characters without a meaning above which a page counts as unsearchable
+GARBLED = 0.05  # share of meaningless characters above which the text of a page is discarded
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
 XFA_CHARS = 2_000  # most characters of the placeholder page of an XFA form; Adobe's has 700
 _XFA = re.compile(
@@ -37,13 +37,13 @@ _FILE_NAME = re.compile(
 )
 OPEN, IMAGES, PAGE, SCAN, DOCX, PROBE = b"O", b"I", b"P", b"S", b"D", b"?"  # as in `pdf`, not imported
 UNREAD = "none"  # kind of a file that no reader takes
-MARKED = (".pdf", ".docx")  # endings of files with pages or sections, which a row may name
+MARKED = (".pdf", ".docx")  # files with pages or sections that a row may name
 
 
 @dataclass(frozen=True, slots=True)
 class FileText:
     kind: FileKind
-    title: str  # title in the file's metadata or text, front matter aside; "" if there is none
+    title: str  # title in the file's metadata or text, not in its front matter; "" if there is none
     content: str  # content of the source: HTML if the kind is html, else text
     source_kind: Literal["page", "document"]
     pages: tuple[Mark, ...] = ()
@@ -59,10 +59,10 @@ class FileText:
 
 @cache
 def reader_of(kind: str, scans: bool = False) -> str:
-    """Returns the identity of the reader of a kind: version of our rules, then of the programs it uses.
+    """Returns the identity of the reader of a kind: the kind, our version, and programs that it uses.
 
-    A PDF adds PDFium's build, and, if it has `scans`, the program that recognises text. An image and the kind
-    UNREAD always add both: an unreadable file may be a scan.
+    For a PDF, PDFium's build is added; if it has `scans`, also the program that recognises text. For an image
+    and the kind UNREAD both are always added: an unreadable file may be a scan.
     """
     if kind not in ("pdf", "image", UNREAD):
         return f"{kind}/{RAISED.get(kind, READER)}"
@@ -72,13 +72,13 @@ def reader_of(kind: str, scans: bool = False) -> str:
 
 
 def reads_as(reader: str) -> bool:
-    """Returns whether the current reader of the same file has this identity."""
+    """Returns whether `reader` is still the identity of the reader of its kind of file."""
     kind, *parts = reader.split("/")
     return reader == reader_of(kind, len(parts) > 2)
 
 
 class DocumentReader:
-    """Reader of files, one at a time. Child processes for pages, scans and docx start when needed."""
+    """Reader of files, one at a time. Three child processes, for pages, scans and docx, start when needed."""
 
     def __init__(self, limits: DocumentLimits = DOCUMENT_LIMITS) -> None:
         child = "raypipe.readers.documents.pdf:answer"
@@ -90,8 +90,8 @@ class DocumentReader:
         self._scans = Sandbox(child, scan, PROBE)
 
     def read(self, name: str, data: bytes) -> FileText:
-        """Reads the document in the bytes of a file. Raises UnusableLine if it cannot (docs/files.md lists
-        the reasons), and WorkerBroken if this machine can read no PDF or docx at all."""
+        """Reads the document in the bytes of a file. Raises UnusableLine if it gives no text (docs/files.md
+        lists the reasons), and WorkerBroken if a child process fails even on a generated PDF."""
         kind = file_kind(name, data)
         if kind == "image" and not (ocr.engine() and find_spec("PIL")):
             raise UnusableLine("no_text", ocr.no_text())
@@ -110,7 +110,7 @@ class DocumentReader:
         if kind == "csv":
             text, faults = text_files.table(text)
             return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults))
-        # A YAML file, whose documents stand between `---` too, is all text.
+        # All of a YAML file is text: in it, lines `---` separate documents.
         is_yaml = name.lower().endswith((".yaml", ".yml"))
         fields, skipped, text = ({}, (), text) if is_yaml else front_matter(text)
         title, sections = text_files.markdown(text) if kind == "md" else ("", [("", text)])
@@ -152,7 +152,7 @@ class DocumentReader:
         return replace(found, recognised=recognised, scans=bool(scans))
 
     def _recognise(self, opening: Parts, answers: list[dict[str, Any]], scans: Sequence[int]) -> None:
-        """Replaces the answers about scans by the texts that text recognition reads."""
+        """Replaces the answers about scans by recognised texts or faults. Gives up after too many faults."""
         lost = 0
         for n in scans:
             if lost > self._limits.lost_pages:
@@ -166,8 +166,8 @@ class DocumentReader:
                 answers[n] = {"label": answers[n]["label"], **json.loads(reply)}
 
     def _page_answers(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
-        """Returns an answer for each page. A page that ends the child loses only its own text. After `until`
-        on the monotonic clock the remaining pages are given up."""
+        """Returns each page's text or fault. A page that ends the child loses only its own text. After
+        `until` (monotonic clock), too many lost pages or too many characters, the next pages are given up."""
         answers, limits = list[dict[str, Any]](), self._limits
         lost, chars = 0, 0
         while len(answers) < count:
@@ -204,7 +204,7 @@ def _reply(answer: bytes | Refused) -> dict[str, Any]:
 
 
 def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tuple[int, Fault]]]:
-    """Returns the text of each page, which may be "", and the faults of unreadable pages."""
+    """Returns the text of each page, and (page from 1, fault) for each unreadable page, whose text is ""."""
     texts, faults = [], []
     for number, answer in enumerate(answers, 1):
         text = answer.get("text", "")
@@ -245,6 +245,6 @@ def _with_sections(kind: FileKind, title: str, sections: Sequence[Sequence[str]]
 
 
 def read_by(file: Path) -> str | None:
-    """Returns the identity of the reader of a PDF or docx; None for other files."""
+    """Returns the identity of the reader of a PDF or docx, by its name; None for other files."""
     ending = file.suffix.lower()
     return reader_of(ending.removeprefix("."), scans=True) if ending in MARKED else None

@@ -1,7 +1,7 @@
 """Tables of a page whose columns and rows are separated by ruled lines.
 
-All functions are pure; boxes are as in `page_tables`. The rules are part of the reader's identity: raise
-READER in `reader` with each change.
+A box is the rectangle of some consecutive words, as in `page_tables`. All functions are pure. What they
+return is part of the reader's identity: raise READER in `reader` with each change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from raypipe.readers.documents.page_tables import Box, Row, Rule, Words, cells_of, headed, lines_of
 
-LABEL = 80  # most characters of a merged cell that counts as a label, as in a docx
+LABEL = 80  # most characters of a merged cell whose text is repeated in its rows and columns
 CELL = 400  # most characters of a cell; longer text in a frame is prose
 NEAR = 2.5  # points, the tolerance within which two ruled lines meet
 RULES = 150  # most ruled lines of a page with tables; a chart has more
@@ -22,7 +22,7 @@ RULES = 150  # most ruled lines of a page with tables; a chart has more
 def ruled(
     boxes: Sequence[Box], words: Words, across: Sequence[Rule], down: Sequence[Rule]
 ) -> Iterator[list[Row]]:
-    """Yields the tables whose columns and rows are separated by ruled lines."""
+    """Yields the tables with ruled lines between columns and rows; none if there are over RULES lines."""
     across, down = joined_rules(across), joined_rules(down)
     if len(across) + len(down) > RULES:
         return
@@ -32,7 +32,7 @@ def ruled(
 
 
 def joined_rules(rules: Sequence[Rule]) -> list[Rule]:
-    """Merges rules that continue each other."""
+    """Merges ruled lines that overlap or continue each other."""
     found: list[Rule] = []
     for rule in sorted(rules, key=lambda r: (round(r.at / NEAR), r.start)):
         last = found[-1] if found else None
@@ -44,7 +44,7 @@ def joined_rules(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _grids(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[_Grid]:
-    """Yields the grids of connected rules that have two columns and two rows or more."""
+    """Yields the grids of ruled lines that meet, if they have at least two columns and two rows."""
     left = set(range(len(across) + len(down)))
     rules = [*across, *down]
 
@@ -70,7 +70,7 @@ def _grids(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[_Grid]:
 
 
 def _places(at: Sequence[float]) -> list[float]:
-    """Sorts positions and drops each that is near the one before it."""
+    """Sorts positions, and drops each that is near the last position kept."""
     found: list[float] = []
     for x in sorted(at):
         if not found or x - found[-1] > 2 * NEAR:
@@ -88,7 +88,7 @@ class _Grid:
     down: list[Rule]
 
     def rows(self, boxes: Sequence[Box], words: Words) -> list[Row]:
-        """Returns the table's rows; none if the grid frames prose or unruled columns."""
+        """Returns the table's rows that have text; none if the grid frames prose or unruled columns."""
         held: dict[tuple[int, int], list[int]] = {}  # (row, column) -> boxes
         for i, box in enumerate(boxes):
             column = bisect_left(self.xs, (box.left + box.right) / 2) - 1
@@ -116,19 +116,19 @@ class _Grid:
                 [" ".join(words(i) for i in line if i in held.get((row, c), ())) for c in columns]
                 for line in apart
             ]
-            many = len(apart) > 3 or len(filled) < 4  # several rows of text without rules between them
+            many = len(apart) > 3 or len(filled) < 4  # several rows without lines between them
             if len(apart) > 1 and many and all(e[0] and any(e[1:]) for e in each):
                 found += [Row(tuple(line), tuple(e)) for line, e in zip(apart, each, strict=True)]
                 continue
             texts = tuple(said.get((row, c), "") for c in columns)
             if len(set(texts)) > 1:
                 found.append(Row(tuple(some), texts))
-            elif found:  # a cell over all columns is a subheading, or above the first row the table's title
+            elif found:  # a cell over all columns is a subheading; above the first row it is a title, no row
                 found.append(Row(tuple(some), texts[:1]))
         return found
 
     def _merged(self) -> list[set[tuple[int, int]]]:
-        """Returns the groups of cells (row, column) with no rule between them."""
+        """Returns the groups of cells (row, column) with no ruled line between them."""
         of: dict[tuple[int, int], set[tuple[int, int]]] = {}
         rows, columns = len(self.ys) - 1, len(self.xs) - 1
         for row in range(rows):

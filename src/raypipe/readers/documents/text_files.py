@@ -1,8 +1,7 @@
 """Readers of text files: encodings, headings of Markdown, rows of CSV, titles of HTML pages.
 
-All functions are pure and take time linear in the file's size, so they need no child process. An HTML page
-remains HTML; the step `parse` reads it. The separator of a CSV is the one named by Excel's line `sep=;`, or
-else the most frequent one in the first line.
+All functions take time linear in the file's size, so they need no child process. They are pure, except for
+a global limit of the library `csv`. An HTML page remains HTML; the step `parse` reads it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _NAMED = re.compile(r"\"?sep=(.)\"?\s*", re.IGNORECASE)
 def csv_reader(lines: Iterable[str], separators: str, titled: bool = False) -> Any:
     """Makes a `csv.reader`, which raises csv.Error, and detects its separator.
 
-    The separator is the one of `separators` that is most frequent in the first line, outside of quotes; ties
-    go to the earlier one. A line `sep=` overrides this, and gives a blank row. If `titled`, lines without any
-    separator may precede the first line.
+    The separator is the most frequent of `separators` in the first line that is not blank, outside of quotes.
+    Ties go to the earlier in `separators`. A line such as `sep=;` above, as Excel writes it, names another
+    separator, and gives a blank row. If `titled`, the first line is the first with a separator.
     """
     # The library's default is 131,072 characters. The limit is global, so all callers set the same value.
     csv.field_size_limit(LIMITS.line_bytes)
@@ -50,8 +49,8 @@ def csv_reader(lines: Iterable[str], separators: str, titled: bool = False) -> A
 
 
 GUESS_BYTES = 1 << 18  # first bytes of a file from which its encoding is guessed: .05 s
-HEAD_BYTES = 1 << 16  # first bytes of a page that may name its encoding; browsers too read more than 1,024
-UNREAD = 20  # least non-ASCII characters per U+FFFD in a text that was decoded correctly
+HEAD_BYTES = 1 << 16  # first bytes of a page that may name its encoding; browsers, too, read more than 1,024
+UNREAD = 20  # least non-ASCII characters per undecodable one (U+FFFD) in a correct decoding
 _BOMS = {  # UTF-32 before UTF-16, since a mark of UTF-32 begins with one of UTF-16
     "utf-8": (codecs.BOM_UTF8,),
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
@@ -72,11 +71,11 @@ _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 
 def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
-    """Decodes a file as browsers do, by the WHATWG's labels of encodings.
+    """Decodes a file as browsers do, by the WHATWG's labels of encodings; line ends become newlines.
 
-    Tries in this order: the byte order mark, the encoding that the server `named`, the one that an HTML page
-    declares, UTF-8, a guess. An encoding that fails on many characters is skipped. Raises UnusableLine if
-    browsers do not support the encoding.
+    A byte order mark decides. Else these are tried: the encoding that the server `named`, the one that an
+    HTML page declares, UTF-8. The first that decodes all characters wins, then the first with few errors,
+    then a named or declared one except UTF-8, then a guess. Raises UnusableLine if browsers refuse it.
     """
     for name, marks in _BOMS.items():
         if data.startswith(marks):
@@ -91,7 +90,7 @@ def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
         raise UnusableLine("unsupported", "an encoding that browsers do not read, such as ISO-2022-KR or HZ")
     readings = [data.decode(f"whatwg-{name}") for name in (*names, "UTF-8")]
     whole = (text for text in readings if "\ufffd" not in text)
-    # Readings in which nearly all non-ASCII characters are good: a file may be cut within a character.
+    # Texts in which nearly all non-ASCII characters are good: a file may be cut within a character.
     nearly = (t for t in readings if t.count("\ufffd") * UNREAD <= sum(char > "\x7f" for char in t))
     if (text := next(chain(whole, nearly), None)) is None:
         name = detect(_META.sub(b"<", data[:GUESS_BYTES])).encoding or "windows-1252"
@@ -117,7 +116,7 @@ def html_title(text: str) -> str:
 
 
 def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Splits a Markdown file into its title and (heading, text) of each section; texts include headings."""
+    """Splits Markdown into its first heading and (heading, text) of each section; texts include headings."""
     sections: list[tuple[str, list[str]]] = [("", [])]  # (heading, lines) of each section
     fenced = before = ""
     for line in text.split("\n"):
@@ -138,10 +137,11 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
-    """Converts a CSV file to table rows; if the first row has column names, they precede the cells.
+    """Converts a CSV file to table rows. If there is a header, each cell follows its column's name.
 
-    Also returns (line, fault) for each row with more cells than the first row; such rows are left out.
-    Missing last cells are empty. Lines of one cell above the first row are titles.
+    Lines of one cell above the first row are titles. The first row is the header if its names differ and it
+    is not only data; a later header replaces it (`_heads`). Empty cells are left out. Rows with more cells
+    than the first row are left out, too, and returned as (line, fault). Raises UnusableLine if it is no CSV.
 
     >>> table("part,days\\nIM-60,21\\nIM-90\\n")[0].split("\\n")
     ['| part: IM-60 | days: 21 |', '| part: IM-90 |']
@@ -159,7 +159,7 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
         raise UnusableLine("empty", "expected rows, found none")
     titles = list(takewhile(lambda row: not any(row[1][1:]), rows))
     if len(titles) == len(rows):
-        titles = []  # no titles: the table has one column
+        titles = []  # the table has one column and no titles
     rows = rows[len(titles) :]
     names, faults, kept = rows[0][1], list[tuple[int, Fault]](), list[list[str]]()
     for number, row in rows:
@@ -172,11 +172,12 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
         else:
             kept.append(row)
     above = [table_row(row[:1]) for _, row in titles]
-    # Column names must differ. The first may be empty, as above the names of rows; so may the last ones.
+    # Column names must differ. The first may be empty, as above the names of rows, and so may the last names.
     labels = names[: max((n for n, name in enumerate(names, 1) if name), default=0)]
     header = all(labels[1:]) and len(set(labels)) == len(labels)
     if header and any(numbers := [_NUMBER.fullmatch(name) is not None for name in labels]):
-        # Numbers are column names if they are years or evenly spaced, and those of most rows below are not.
+        # Numbers among the names must be years or evenly spaced. Even these are data if the row has no other
+        # cells, or if half of the rows have such numbers.
         header = not all(numbers) and _is_series(labels) and 2 * sum(map(_is_series, kept[1:])) < len(kept)
     if not header or len(kept) == 1:
         return "\n".join([*above, *(table_row([c for c in row if c]) for row in kept)]), faults
@@ -192,9 +193,9 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
 
 
 def _heads(row: list[str], names: list[str], numeric: bool) -> bool:
-    """Returns whether a row is a header: it repeats the header, or is another one for the rows below. Another
-    header has the same first cell. Its other cells are years like those of the header, or texts in a table of
-    numbers."""
+    """Returns whether a row repeats the header `names`, or is another header, for the rows below it. Another
+    header has the same first cell. It has years or a series of numbers, as `names` has, or no number at all
+    in a table of numbers (`numeric`)."""
     if row[0] != names[0] or len(row) < 2:
         return False
     if row == names:

@@ -1,10 +1,10 @@
 """Walk of a folder: finds its files, opens them safely and detects their kinds.
 
 The `stat` of a file is checked before the file is opened: opening a pipe blocks, and a sparse file of two
-gigabytes costs as much as a full one. Links inside the folder are followed, and each file is read once. The
-first bytes decide the kind; the name only distinguishes kinds of text. The table of magic numbers is our own:
-the libraries for it take a truncated docx or a bare zip for a docx. They also miss HTML, and PDFs with a line
-before the header.
+gigabytes costs as much as a full one. Links to places inside the folder are followed, and each file is read
+once. The content decides the kind; the name only distinguishes kinds of text. The table of magic numbers is
+our own: the libraries for it take a truncated docx or a bare zip for a docx. They also miss HTML, and PDFs
+with a line before the header.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from raypipe.core.errors import DataError
 from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
 
 LEVELS = 100  # most levels of nested folders
-RECORDS = ("run.json", "sweep.json", "repeats.json")  # of evals, whose reports are no documents
+RECORDS = ("run.json", "sweep.json", "repeats.json")  # mark folders of evals: reports are no documents
 _RECORD = re.compile(rb'\A\s*+\{\s*+"format": *+\d')
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """Entry of a folder, not opened: a file, or an entry that cannot be read, with the reason."""
+    """File that a walk found, not opened, or an entry that cannot be read, with the reason."""
 
     name: str  # path relative to the folder, with /; bytes that are no UTF-8 are surrogates, as in Python
-    path: str  # absolute path, links resolved, under which the file is opened
-    size: int  # bytes
+    path: str  # absolute path under which the file is opened, with links resolved
+    size: int  # bytes; like the next three, 0 if the entry cannot be examined
     mtime_ns: int
     inode: int
     device: int
-    trouble: UnusableLine | None = None  # why it cannot be read
+    trouble: UnusableLine | None = None  # why the entry cannot be read
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Size, time and inode. Two equal states mean that the file was not written in between."""
+        """Size, time and inode. If two states are equal, the file counts as unchanged in between."""
         return self.size, self.mtime_ns, self.inode
 
     @property
     def url(self) -> str:
-        """Relative URL of the name, made from bytes, so that names in Latin-1 work too."""
+        """Relative URL of the name, made from its bytes, so that names in Latin-1 work, too."""
         return quote(os.fsencode(self.name))
 
     @property
@@ -61,9 +61,9 @@ class FoundFile:
 
 
 def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[FoundFile]:
-    """Yields the files under a folder, or the file `root` itself, in name order. Skips hidden names (`.x`).
-    `globs` are patterns of relative paths, in which `*` matches anything. A file must match one of them, and
-    none that begins with `!`. Raises DataError if `root` is missing."""
+    """Yields the entries under a folder whose paths match `globs` (see `wanted`), in name order; a file
+    `root` always. Also yields unreadable files and folders, with a `trouble`. Skips hidden names (`.x`), and
+    further links to a file. Raises DataError if `root` is missing."""
     if not root.exists():
         raise DataError(f"{root}: no such file or folder. Check the path")
     if not root.is_dir():
@@ -84,7 +84,8 @@ def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[F
 
 
 def wanted(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Returns a predicate that tests whether a path matches the patterns (see `walk`).
+    """Returns a predicate that tests whether a relative path matches these patterns. `*` matches any text,
+    `/` too. A path must match no pattern after a `!`, and one of the others, if there are any.
 
     >>> [wanted(globs)("a/b.pdf") for globs in (["*.pdf"], ["*.pdf", "!a/*"], [])]
     [True, False, True]
@@ -105,8 +106,9 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) -> Iterator[tuple[str, str]]:
-    """Yields (path, relative path) of all entries below a folder, in name order. Yields a folder itself only
-    if it holds a run or cannot be entered. Only the last part of a path may be a link."""
+    """Yields (path, relative path) of all visible entries below a folder, in name order. Enters a folder
+    instead of yielding it, except one that holds a run, cannot be listed, is too deep, or is a link that
+    leaves or forms a loop. Only the last part of a path may be a link."""
     try:
         entries = None if _holds_run(folder) else sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:
@@ -173,7 +175,7 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
 
 def fresh_bytes(file: FoundFile) -> bytes:
     """Reads a file that `walk` found; opens it without blocking and without following links. Raises
-    UnusableLine if the file cannot be read, or has changed since it was found."""
+    UnusableLine if the file cannot be read, or has another size or inode than `walk` found."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(file.path, flags)
@@ -192,7 +194,7 @@ def content_digest(data: bytes) -> str:
 
 FileKind: TypeAlias = Literal["txt", "md", "html", "csv", "pdf", "docx", "image"]
 
-HEAD_BYTES = 4096
+HEAD_BYTES = 4096  # first bytes of a file that are compared with magic numbers
 _PDF_WITHIN = 1024  # first bytes of a file, in which %PDF- must occur
 _HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body|meta|title)\b", re.I)
 _XML = re.compile(rb"<\?xml\b", re.I)
@@ -236,7 +238,7 @@ _READ = "expected txt, md, html, csv, pdf, docx, png, jpg or tiff"
 
 def file_kind(name: str, data: bytes) -> FileKind:
     """Detects the kind of a file from its content and its name. Raises UnusableLine with the reason
-    unsupported, encrypted, broken, empty or kind_mismatch."""
+    unsupported, encrypted, broken, empty, too_large or kind_mismatch."""
     base = name.rpartition("/")[2].lower()
     suffix = base[base.rindex(".") :] if "." in base[1:] else ""
     if not data.strip(b"\0 \t\r\n"):
