@@ -1,8 +1,8 @@
 """Session: the settings, models file, graphs and cluster file that calls share.
 
 It turns names into recipes, catalogs, clusters and stores, and starts nothing. Only this module reads
-raypipe's settings from environment variables. Methods import the modules that they need, since every command
-imports this module, even for its help.
+raypipe's settings from environment variables. Modules are imported by the methods that need
+them, since every command imports this one, even for its help.
 """
 
 from __future__ import annotations

@@ -184,9 +184,9 @@ class Step(Protocol):
     """A verb of the question half: a frozen dataclass whose fields decide the output.
 
     `reads` and `writes` name fields of Question, such as "text", "hits", "hits.NAME" (one score), "order" and
-    "replies.NAME"; `reads` also names data of the index, such as "index.text". A recipe is checked by them
-    before it runs. The law tests replace each undeclared field by an object that fails when used.
-    `recipes.step_contract` lists optional attributes and their defaults.
+    "replies.NAME"; `reads` also names data of the index: "index" and its kind, such as `"index.text"`. A
+    recipe is checked by them before it runs. The law tests replace each undeclared field by an object that
+    fails when used. `recipes.step_contract` lists optional attributes and their defaults.
     """
 
     version: ClassVar[int]  # raised when new code changes the output; steps.lock detects a missed raise

@@ -46,8 +46,8 @@ FILES: Registry[type[Any]] = Registry("files", {}, "a dataclass")
 
 
 def file_record(hint: type[Any]) -> type[Any]:
-    """Returns the record type of the files in the folder `hint.FOLDER`. It is `hint` itself, or a plugin's
-    type if `hint` is no dataclass. Raises ConfError if no plugin has one."""
+    """Returns the record type of the files in the folder that `hint` names. It is `hint` itself, or a
+    plugin's type if `hint` is no dataclass. Raises ConfError if no plugin has one."""
     if is_dataclass(hint):
         return hint
     folder: str = hint.FOLDER
@@ -154,7 +154,7 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
 
 
 def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], resolve: Resolve) -> Read[Any]:
-    """Makes a reader for the name of an entry in graphs.yaml, which must have a kind of `cls.kinds`."""
+    """Makes a reader for the name of an entry in graphs.yaml, which must have a kind that `cls` lists."""
 
     def find(name: str) -> Reference[Any]:
         path = files.file("graphs.yaml")

@@ -27,8 +27,9 @@ class Dense:
     A passage has the score of its best chunk. Several chunks may share a passage, so `top` chunks give at
     most `top` passages (db3 finds the parents of 50 children). `order`, the question's ranking, does not
     change: `fuse` ranks the new hits. With `among`, only chunks of hits that have one of these scores are
-    searched, as in WeKnow's second stage; `scope` and `where` have no effect. With `ann`, an approximate
-    index searches the whole store; sources narrowed by citations or a condition are searched exactly.
+    searched, as in WeKnow's second stage; `scope` has no effect, and `where` is refused. With `ann`, an
+    approximate index searches the whole store; sources narrowed by citations or a condition are searched
+    exactly.
     """
 
     model: Model

@@ -250,7 +250,7 @@ def _size_notes(store: Store) -> Iterator[pa.Table]:
 
 class Chunks:
     """Chunk counts of sources in a table of passages, which is read at the first need. A missing table has no
-    chunks. The driver notes totals of named sets (`Ids.all_of`) and the longest passage in a file."""
+    chunks. The driver notes totals of named sets (`all_of` of `Ids`) and the longest passage in a file."""
 
     def __init__(self, store: Store, table: str) -> None:
         self._store, self._table = store, table

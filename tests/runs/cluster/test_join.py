@@ -134,3 +134,12 @@ connection.write_timeline(Path({str(file)!r}))
     assert done.returncode == 0, done.stderr
     (task,) = (e for e in json.loads(file.read_text()) if e["cat"] == "task::counted")
     assert task["ph"] == "X" and task["dur"] >= 0
+
+
+@pytest.mark.ray
+def test_no_timeline_is_written_without_profiling(local_ray, tmp_path, monkeypatch):
+    from raypipe.runs.cluster import connection
+
+    monkeypatch.delenv("RAY_PROFILING", raising=False)
+    connection.write_timeline(tmp_path / "timeline.json")
+    assert local_ray.is_initialized() and not (tmp_path / "timeline.json").exists()
