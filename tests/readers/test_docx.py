@@ -2,13 +2,14 @@
 
 import io
 import zipfile
+from dataclasses import replace
 
 import papers
 import pytest
 
 from raypipe.readers.documents import docx
 from raypipe.readers.documents.walk import file_kind
-from raypipe.readers.rows import UnusableLine
+from raypipe.readers.rows import DOCUMENT_LIMITS, UnusableLine
 
 TYPE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 R = f'xmlns:r="{TYPE}"'
@@ -208,3 +209,11 @@ def test_an_embedded_page_is_part_of_the_text(name):
 @pytest.mark.parametrize(("content", "reason"), [(b"{\\rtf1 x}", "unsupported"), (None, "broken")])
 def test_a_docx_whose_embedded_page_cannot_be_read_is_a_fault(content, reason):
     assert text(with_chunk("page.rtf", content))[0] == reason
+
+
+def test_a_document_within_another_is_held_to_the_same_limits():
+    many = papers.docx(papers.par(papers.run("x")), more=[(f"word/{n}.xml", b"<a/>") for n in range(30)])
+    outer = with_chunk("inner.docx", many)
+    assert docx.read(outer)["sections"]
+    with pytest.raises(UnusableLine, match="at most 20 parts"):
+        docx.read(outer, replace(DOCUMENT_LIMITS, zip_members=20))

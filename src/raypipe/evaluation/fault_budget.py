@@ -129,8 +129,8 @@ def _asks(step: Step | CorpusStep) -> bool:
 
 
 def check(budget: Budget, faults: RowFaults) -> None:
-    """Raises FaultBudgetExceeded if a run lost too many rows. A step left too many without a reply, too many
-    of a kind are failed or pending, or no question was answered. The message has numbers and first rows."""
+    """Raises FaultBudgetExceeded if a run lost too many rows: if a step left too many without a reply, if too
+    many of a kind are failed or pending, or if no question was answered. The message has numbers and rows."""
     for s in faults.steps:
         if s.unanswered > budget.step_share * s.rows:
             raise FaultBudgetExceeded(

@@ -55,9 +55,10 @@ class FitRun:
         self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
     ) -> tuple[FittedOn, set[str], set[str], int]:
         """Splits the rows into the half to fit on and the unseen half. Returns the origin of the fitted
-        numbers of `stage`, the ids of both halves, and the number of scored rows that an earlier fit has
-        seen. The fit uses the scored rows of its half. The unseen half lacks rows whose question an earlier
-        fit in the run's recipe has seen. It also lacks rows whose question is fitted on under another id."""
+        numbers of `stage`, the ids of both halves, and the number of scored rows of the unseen half that an
+        earlier fit has seen. The fit uses the scored rows of its half. The unseen half lacks rows whose
+        question an earlier fit in the run's recipe has seen. It also lacks rows whose question is fitted on
+        under another id."""
         ours = [r for r in rows if half_of(self.key(r)) == self.split]
         used = [r for r in ours if r["id"] in scored]
         named = digest(*(part for r in used for part in (r["id"], r["query"], *r["golds"])))

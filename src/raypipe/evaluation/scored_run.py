@@ -44,7 +44,8 @@ class ScoredRun:
 
 
 def scored_run(path: Path, rule: crag_rules.Rule) -> ScoredRun:
-    """Reads a run folder's measures, or scores a file by `rule`. Raises DataError for another path."""
+    """Reads a run folder's measures, or scores a file of predictions by `rule`. Raises DataError for a
+    missing path, and for a folder that is no finished run."""
     if not path.exists():
         raise DataError(
             f"{path}: expected the folder of a finished eval or a file of predictions, found nothing there"

@@ -102,7 +102,7 @@ class CragScore:
     accuracy: float | None  # 0..1
     hallucination: float | None  # 0..1
     missing: float | None  # 0..1
-    exact_accuracy: float | None  # 0..1, the part of accuracy that needed no judge
+    exact_accuracy: float | None  # 0..1, share of answers that equal a truth
     n_miss: int
     n_correct: int  # exact ones included
     n_correct_exact: int

@@ -149,7 +149,8 @@ def size(paths: Paths, format: Format) -> int:
 
 
 def files_of(paths: Paths, format: Format) -> list[Path]:
-    """Lists the files that `open` will read, with every part of a split file, but not `referenced` files."""
+    """Lists the files of a format under some paths, with every part of a split file. Files that rows name
+    are not included (`referenced` lists those)."""
     return format_of(format).files_of(_some(paths))
 
 

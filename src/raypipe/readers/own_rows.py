@@ -60,7 +60,8 @@ DROP = "drop"  # value of `review` that omits the question
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """Format `rows` with the fields that the user named. It may replace the name of a format."""
+    """Format `rows` with the fields that the user named. Callers pass it
+    in place of a format's name."""
 
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> fields that the user named
 
@@ -103,7 +104,7 @@ def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iter
         if not m.fields.asks() and "modified" in m.fields.fields:  # dated pages are read twice
             for line in row_files.rows(m.file, ReadCounts(), limits):
                 with suppress(UnusableLine), blamed():  # the second reading reports the fault
-                    if (fetch := _fetch(line.value or {}, m.fields)) is not None:
+                    if (fetch := _dated_page(line.value or {}, m.fields)) is not None:
                         newest.note(*fetch, line.where)
     with closing(DocumentReader()) as documents:
         for m in files:
@@ -114,7 +115,7 @@ def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iter
                 review, made_by = (scalar_text(fields.get(value, role)) for role in ("review", "made_by"))
                 try:
                     with blamed():
-                        fetch = _fetch(value, fields)
+                        fetch = _dated_page(value, fields)
                 except UnusableLine as e:
                     yield read.refused(line.where, e)
                     continue
@@ -224,7 +225,8 @@ def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     return Row(line.where, document=document, layout=layout, sources=found.sources(), faults=found.faults)
 
 
-def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None:
+def _dated_page(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None:
+    """Returns (name or url, date) of a row that is a page with a date, else None."""
     if fields.asks():
         return None
     name, url = (scalar_text(fields.get(value, role)) for role in ("id", "url"))

@@ -35,7 +35,7 @@ T = TypeVar("T")
 class StageError(Exception):
     """An unexpected exception of a stage, perhaps caused by a row of its batch; `__cause__` is the original.
 
-    A RaypipeError except OutOfMemory is raised as it is, since no row caused it."""
+    OutOfMemory is wrapped, too. Any other RaypipeError is raised unchanged, since no row caused it."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
@@ -88,8 +88,8 @@ class StageCounters:
         add_up(self, other)
 
     def spend(self, seconds: float, loading: float) -> None:
-        """Adds the seconds of one pass over a batch. `loading` of them, at most all, loaded models."""
-        loaded = min(loading, seconds)  # several passes at once may wait for the same model
+        """Adds the seconds of one pass over a batch. In `loading` of these seconds models were loaded."""
+        loaded = min(loading, seconds)  # several passes at once may wait for, and count, the same model
         self.seconds += seconds - loaded
         self.loading += loaded
 

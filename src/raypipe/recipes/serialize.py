@@ -235,7 +235,8 @@ def _shown(tree: Any) -> str:
 @functools.cache
 def classes() -> Mapping[str, type[Any]]:
     """Maps names to the dataclasses that a recipe can hold: steps, and the classes of their fields. Includes
-    classes of plugins with locked versions, which are imported only for a name that the core lacks."""
+    classes of plugins with locked versions, which are imported when all names are listed, or for a name that
+    the core lacks."""
     return _Classes()
 
 

@@ -138,8 +138,8 @@ def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
 
 
 def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
-    """Yields an error for each pool that is too small. A pool is the `top` passages of a step among which
-    later steps search. It must have as many as these steps find together: WeKnow's K >= M + N."""
+    """Yields an error for each pool that is too small. A pool is the `top` passages of one step; later steps
+    search only in them (`among`). It needs at least as many passages as the later steps find together."""
     searches = [(i, s) for i, s in enumerate(recipe.question) if getattr(s.step, "among", ())]
     for i, pool in enumerate(recipe.question):
         name: str | None = getattr(pool.step, "into", None)

@@ -203,7 +203,7 @@ class _Row:
     rounds: int = 0  # calls of the model so far
     searches: int = 0
     tokens: int = 0  # of messages and replies so far
-    label: str = ""  # label of the reply `stop`: why the rounds ended; "": another round follows
+    label: str = ""  # label of the reply `stop`: why the rounds ended; "": none did yet
     chat: Chat = ()  # chat of the current round
     broken: Reply | None = None  # faulty reply that ended the rounds
 

@@ -138,7 +138,8 @@ class SourceFields:
         return tuple(Citation(question, n, url, "", source, None, None) for n, source, url in cited)
 
     def within(self, filters: Filters) -> SourceFields:
-        """Returns the places that match. Conditions must have passed `check` on all places before."""
+        """Returns the sources whose fields match. `check` must have accepted the conditions on the fields of
+        all sources first."""
         if not filters:
             return self
         with self._lock:

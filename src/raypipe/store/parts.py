@@ -36,7 +36,7 @@ PLAN_BATCH = 8192  # ids of a plan that are read at a time: 130 KB; a plan of te
 
 @dataclass(frozen=True, slots=True)
 class PlanRows:
-    """A range of rows in a run's plan: from it a task reads its ids."""
+    """A range of rows in a run's plan. A task reads the ids of its rows from this range."""
 
     run: str
     first: int

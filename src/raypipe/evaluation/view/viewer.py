@@ -142,7 +142,7 @@ def _split(address: str) -> SplitResult:
 
 def _rows(tables: Iterable[tuple[Run, RunTable]], n: str, ids: Sequence[str]) -> ViewReply:
     """Returns a question's row in each run. `n`: its index in `ids`, as text. Raises DataError."""
-    number = int(n) if n.isdecimal() and len(n) < MOST_DIGITS else len(ids)
+    number = int(n) if n.isdecimal() and len(n) <= MOST_DIGITS else len(ids)
     if number >= len(ids):
         raise DataError(f"question {n}: expected a number below {len(ids)}")
     return _json([with_lines(table.row(ids[number]), record) for record, table in tables])

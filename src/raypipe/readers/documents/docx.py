@@ -167,7 +167,7 @@ def _embedded(id: str, styles: _Styles) -> str:
     with styles.package.open(relation.target) as stream:
         data = stream.read()
     if data.startswith(b"PK\x03\x04") and styles.depth < NESTED:
-        inner = _document(data, DOCUMENT_LIMITS, styles.depth + 1)
+        inner = _document(data, styles.package.limits, styles.depth + 1)
         return "\n\n".join(text for _, text in inner["sections"])
     if data.startswith((b"PK\x03\x04", b"{\\rtf", b"\xd0\xcf\x11\xe0")) or b"<pkg:package" in data[:2_000]:
         found = f"an embedded page (altChunk {relation.target}) that is no HTML, text or docx"

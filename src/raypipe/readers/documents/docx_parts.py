@@ -58,6 +58,7 @@ class Package:
     def __init__(self, archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
         """Opens a package. Raises UnusableLine if it has no main part, has a password or is too large."""
         self._archive = archive
+        self.limits = limits
         self._check(limits)
         self._names = {_plain(name): name for name in archive.namelist()}
         found = (r.target for r in self.relations("").values() if r.kind == "officeDocument")

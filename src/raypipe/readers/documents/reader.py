@@ -91,7 +91,7 @@ class DocumentReader:
 
     def read(self, name: str, data: bytes) -> FileText:
         """Reads the document in the bytes of a file. Raises UnusableLine if it gives no text (docs/files.md
-        lists the reasons), and WorkerBroken if a child process fails even on a generated PDF."""
+        lists the reasons). Raises WorkerBroken if a child process fails on a small correct PDF, too."""
         kind = file_kind(name, data)
         if kind == "image" and not (ocr.engine() and find_spec("PIL")):
             raise UnusableLine("no_text", ocr.no_text())

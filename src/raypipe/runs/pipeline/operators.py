@@ -130,7 +130,8 @@ class PartRows:
         return replace(back, counts=summed(cost, back.counts))
 
     def over(self, back: HandedBack | None = None, ended: str = "") -> PartRows:
-        """Returns the block without rows, so that later operators skip it (`Note.back`, `Note.ended`)."""
+        """Returns these rows' block emptied, so that later operators skip it. Its note records the task that
+        is handed `back`, or why the block `ended`."""
         note = replace(self.note, back=back and self.vain(back), ended=ended)
         return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
 

@@ -4,9 +4,10 @@ Counts are exact if they can be known, else upper bounds, if possible with an es
 calls, except repeats and probes after a failure, and requests whose cached reply of a graph expires
 meanwhile. Planning stores nothing, and does not read files again that the store has read before.
 
-The flip rate of an engine is the share of replies that differ if their chats are sent again alone. Kernels
-choose the order of sums by batch size, and endpoints send chats alone. The rate belongs to the model and the
-machine. A run measures it if no earlier run on this machine did, and the plan counts these chats.
+The flip rate of an engine is the share of replies that differ if their chats are sent again alone. It says
+how far answers of an endpoint, which sends chats alone, may differ from those of a job: kernels choose the
+order of sums by batch size. The rate belongs to the model and the machine. A run measures it if no earlier
+run on this machine did, and the plan counts these chats.
 """
 
 from __future__ import annotations
