@@ -13,9 +13,9 @@ from reruns import FAKES
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.core.errors import ConfError, DataError
-from raypipe.metrics import crag_rules
-from raypipe.metrics.crag_rules import Prediction
+from raypipe.metrics import verdict_rules
 from raypipe.metrics.kinds import kind_id, open_kind, score
+from raypipe.metrics.verdict_rules import Prediction
 from raypipe.models.kit import LocalKit
 from raypipe.readers import ReadCounts, open, reader_id
 from raypipe.store import Store
@@ -47,7 +47,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def forget():
-    crag_rules._from_outside.cache_clear()
+    verdict_rules._from_outside.cache_clear()
     for name in [n for n in sys.modules if n.partition(".")[0] == "mypkg"]:
         del sys.modules[name]
 
@@ -207,9 +207,9 @@ def test_a_rule_of_ones_own_scores_a_file_and_is_named_with_its_source(folder, c
 
 def test_a_verdict_that_is_none_is_refused(folder):
     edit("metrics.py", 'return "missing"', 'return "perhaps"')
-    row = crag_rules.Prediction("a", "i don't know", ("Ada",))
+    row = verdict_rules.Prediction("a", "i don't know", ("Ada",))
     with pytest.raises(ConfError, match=r"mypkg.metrics:verdict: expected a verdict, one of correct"):
-        crag_rules.mark([row], "mypkg.metrics:verdict")
+        verdict_rules.mark([row], "mypkg.metrics:verdict")
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation.compare import NOISE, compare
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.evaluation.sweep import repeats
-from raypipe.metrics.crag_rules import VALUES
 from raypipe.metrics.paired_tests import holm
+from raypipe.metrics.verdict_rules import VALUES
 from raypipe.runs.gates import GateFailed, RelativeGate
 
 VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35

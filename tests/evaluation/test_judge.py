@@ -28,7 +28,7 @@ from raypipe.evaluation.judged_run import add_label, read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.metrics.crag_rules import Prediction, mark
+from raypipe.metrics.verdict_rules import Prediction, mark
 from raypipe.models import catalog
 from raypipe.models.constraint import longest_reply
 from raypipe.models.fake import Scripted

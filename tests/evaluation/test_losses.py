@@ -23,9 +23,9 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
-from raypipe.metrics.crag_rules import Prediction
 from raypipe.metrics.kinds import Measure, score
 from raypipe.metrics.losses import GoldText, Loss, LostAt, losses, place, places
+from raypipe.metrics.verdict_rules import Prediction
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage

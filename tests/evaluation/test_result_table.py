@@ -26,8 +26,8 @@ from raypipe.evaluation.result_table import (
     read_table,
     row,
 )
-from raypipe.metrics.crag_rules import mark, pair
 from raypipe.metrics.kinds import RunScores
+from raypipe.metrics.verdict_rules import mark, pair
 from raypipe.runs.record import read as read_record
 from raypipe.runs.run_parts import RunFolder
 

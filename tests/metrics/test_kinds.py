@@ -9,9 +9,9 @@ import pytest
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import AnnotatorAnswer
-from raypipe.metrics.crag_rules import Prediction, mark
 from raypipe.metrics.kinds import KINDS, Measure, kind_id, marks_of, missing_part, open_kind, score
 from raypipe.metrics.ranking import score as trec_score
+from raypipe.metrics.verdict_rules import Prediction, mark
 
 ANSWERED = Prediction("q1", "the city of Paris", ("Paris",), labels={"domain": "open"})
 EXACT = Prediction("q2", "ann", ("Ann", "Anna"), labels={"domain": "movie"})

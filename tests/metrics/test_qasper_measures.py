@@ -10,9 +10,9 @@ from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics import overlap
-from raypipe.metrics.crag_rules import Prediction
 from raypipe.metrics.kinds import open_kind, score
 from raypipe.metrics.overlap import read_predictions, score_files
+from raypipe.metrics.verdict_rules import Prediction
 from raypipe.readers.qasper import annotators, papers
 
 DATA = os.environ.get("RAYPIPE_DATA")

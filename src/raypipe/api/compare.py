@@ -15,8 +15,8 @@ from raypipe.evaluation import compare as comparing
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.scored_run import ScoredRun, judged_again, scored_run, stored_run, unseen_alone
-from raypipe.metrics.crag_rules import Rule, rule_id
 from raypipe.metrics.paired_tests import MARGIN
+from raypipe.metrics.verdict_rules import Rule, rule_id
 from raypipe.runs import release
 from raypipe.runs.record import find
 

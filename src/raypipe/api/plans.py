@@ -33,8 +33,8 @@ from raypipe.evaluation.golds import (
 )
 from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.options import EvalOptions
-from raypipe.metrics.crag_rules import DEFAULT_RULE
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
+from raypipe.metrics.verdict_rules import DEFAULT_RULE
 from raypipe.models.kit import LocalKit
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe

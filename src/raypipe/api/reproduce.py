@@ -17,8 +17,8 @@ from raypipe.api.session import Place, Session
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
-from raypipe.metrics.crag_rules import CragScore, Rule
 from raypipe.metrics.ranking import read_qrels, score
+from raypipe.metrics.verdict_rules import CragScore, Rule
 from raypipe.readers.beir import write_pool
 
 Verdict: TypeAlias = Literal["OK", "OKish", "FAIL"]

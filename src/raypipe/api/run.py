@@ -37,8 +37,8 @@ from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.formatting import headline
 from raypipe.evaluation.result_table import flat_rows
-from raypipe.metrics.crag_rules import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
+from raypipe.metrics.verdict_rules import DEFAULT_RULE, Rule, rule_id
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.changes import Changes, changes, compared_with

@@ -20,8 +20,8 @@ from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck, SliceAgreement
 from raypipe.metrics import ranking
-from raypipe.metrics.crag_rules import CragScore, Prediction, Rule, RuleScore
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
+from raypipe.metrics.verdict_rules import CragScore, Prediction, Rule, RuleScore
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 

@@ -26,7 +26,7 @@ from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, digest
 from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge, judge_sampling
-from raypipe.metrics.crag_rules import DEFAULT_RULE, Rule
+from raypipe.metrics.verdict_rules import DEFAULT_RULE, Rule
 from raypipe.models import hosts, load
 from raypipe.models.catalog import served_name
 from raypipe.models.entry import LLM, REMOTE

@@ -34,10 +34,10 @@ from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.evaluation.losses import LossFinder, RankingLossFinder, RoutingCheck
 from raypipe.evaluation.result_table import ResultTable, needed_texts, row
-from raypipe.metrics.crag_rules import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
 from raypipe.metrics.losses import LostAt, PromptInjection, Routing, followed
 from raypipe.metrics.ranking import ranked
+from raypipe.metrics.verdict_rules import Prediction, pair
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.serialize import description

@@ -24,9 +24,9 @@ from raypipe.evaluation.judged_run import PersonLabels, labelled
 from raypipe.evaluation.result_table import verdict_of
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
-from raypipe.metrics.crag_rules import Marks, Prediction
 from raypipe.metrics.kinds import kind_id
 from raypipe.metrics.losses import Losses, losses
+from raypipe.metrics.verdict_rules import Marks, Prediction
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import to_plain

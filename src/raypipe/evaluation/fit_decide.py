@@ -22,9 +22,9 @@ from raypipe.evaluation.bounded_difference import Values
 from raypipe.evaluation.compare import measure_of
 from raypipe.evaluation.fit_run import FitRun, held_against, open_run, question_of, short
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration, fit
-from raypipe.metrics.crag_rules import Prediction
 from raypipe.metrics.kinds import DataKind, Measure, gold_form, recorded_kind, rule_of
 from raypipe.metrics.paired_tests import Conclusion, Floats, Interval, PairedDifference
+from raypipe.metrics.verdict_rules import Prediction
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.decide import AnswerProbability, Decide, absent, features_of
 from raypipe.text.template import ByLabel

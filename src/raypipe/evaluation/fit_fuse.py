@@ -22,10 +22,10 @@ from raypipe.evaluation.compare import measure_of
 from raypipe.evaluation.fit_run import FitRun, held_against, open_run, question_of, short
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.metrics.calibration import climb
-from raypipe.metrics.crag_rules import Prediction
 from raypipe.metrics.kinds import DataKind, Measure, gold_form, recorded_kind
 from raypipe.metrics.paired_tests import Conclusion, Floats, Interval, PairedDifference
 from raypipe.metrics.ranking import ranked
+from raypipe.metrics.verdict_rules import Prediction
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.steps.fuse import Fuse, FusionWeights
 from raypipe.store import Store

@@ -17,8 +17,8 @@ from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import CAPTURED_ID, Gold, Question
 from raypipe.evaluation.judged_run import PersonLabels
-from raypipe.metrics.crag_rules import Rule
 from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, open_kind, rule_of
+from raypipe.metrics.verdict_rules import Rule
 from raypipe.recipes.step_contract import decides
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.pipeline.driver import Pipeline

@@ -1,7 +1,7 @@
 """Judges: a model, or a function from outside raypipe, that decides whether a prediction agrees with the
 truths.
 
-A judge decides only the predictions that the scoring rule leaves open; `metrics.crag_rules` counts the
+A judge decides only the predictions that the scoring rule leaves open; `metrics.verdict_rules` counts the
 verdicts. By rule `official`, as in CRAG's evaluator, a model judges one truth per call until the prediction
 agrees with one. By rule `accuracy` it judges all truths in one call.
 """
@@ -23,7 +23,7 @@ from raypipe.core.llm import Chat, Generated, Generator, JsonSchema, Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Gold
-from raypipe.metrics.crag_rules import Prediction, Rule, open_truths
+from raypipe.metrics.verdict_rules import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan

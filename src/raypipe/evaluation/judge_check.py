@@ -19,9 +19,9 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.judged_run import NEEDS_JUDGE, JudgedRun, PersonLabels, prediction_lines
-from raypipe.metrics.crag_rules import RIGHT, Prediction, Verdict
 from raypipe.metrics.losses import by_label
 from raypipe.metrics.paired_tests import Interval, rate_interval
+from raypipe.metrics.verdict_rules import RIGHT, Prediction, Verdict
 
 _DRAWS = 20_000
 

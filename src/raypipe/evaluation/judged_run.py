@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import filled
-from raypipe.metrics import crag_rules
+from raypipe.metrics import verdict_rules
 from raypipe.metrics.files import read_predictions
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 
@@ -50,7 +50,7 @@ class PersonLabels:
     by_answer: Mapping[AnswerOf, LabelledAnswer]
     open: Mapping[AnswerOf, Picked]  # answers that still need a label -> how they were picked
 
-    def of(self, row: crag_rules.Prediction) -> LabelledAnswer | None:
+    def of(self, row: verdict_rules.Prediction) -> LabelledAnswer | None:
         """Returns the label of a prediction, or None."""
         return self.by_answer.get((row.question, (row.prediction or "").strip()))
 
@@ -80,7 +80,9 @@ def read_labels(path: Path) -> PersonLabels:
     return PersonLabels(str(path), found, open_)
 
 
-def labelled(rows: Sequence[crag_rules.Prediction], labels: PersonLabels) -> list[crag_rules.Prediction]:
+def labelled(
+    rows: Sequence[verdict_rules.Prediction], labels: PersonLabels
+) -> list[verdict_rules.Prediction]:
     """Adds people's labels to the predictions. A prediction labelled unclear keeps its verdict."""
     known = {"right": True, "wrong": False}
     return [replace(r, person=known.get(s.label) if (s := labels.of(r)) else None) for r in rows]
@@ -110,25 +112,25 @@ class JudgedRun:
     """Predictions with truths, and the way they are judged."""
 
     name: str  # as given on the command line
-    rule: crag_rules.Rule
+    rule: verdict_rules.Rule
     judge: str  # name of the judge's model; "": none, or unknown
     trim: str  # cut of the predictions before judging; "": none
-    rows: tuple[crag_rules.Prediction, ...]
+    rows: tuple[verdict_rules.Prediction, ...]
     texts: Mapping[str, str]  # question id -> question
     record: Run | None = None  # None: a predictions file
     normalized: Mapping[str, int] = field(default_factory=dict)  # repairs made on reading -> their number
     called: JudgeLine | None = None  # calls of a new judgement; None: not judged again
     kept: frozenset[str] = frozenset()  # ids of questions whose answers come from an earlier run
 
-    def marks(self) -> crag_rules.Marks:
-        return crag_rules.mark(self.rows, self.rule)
+    def marks(self) -> verdict_rules.Marks:
+        return verdict_rules.mark(self.rows, self.rule)
 
     def labelled(self, labels: PersonLabels | None) -> JudgedRun:
         """Adds people's labels to the predictions; None: there are none."""
         return self if labels is None else replace(self, rows=tuple(labelled(self.rows, labels)))
 
 
-def judged_run(path: Path, rule: crag_rules.Rule | None = None) -> JudgedRun:
+def judged_run(path: Path, rule: verdict_rules.Rule | None = None) -> JudgedRun:
     """Reads a run's folder, or a file of predictions. `rule`: the scoring rule; None: the run's own, or the
     default rule if it has none. Leaves out a run's questions without gold answers, and its judge replies by
     another rule. Raises DataError for an unreadable path, and for a file with replies by another rule."""
@@ -141,22 +143,22 @@ def judged_run(path: Path, rule: crag_rules.Rule | None = None) -> JudgedRun:
     from raypipe.evaluation.result_table import each  # imported here: a file of predictions needs no Arrow
     from raypipe.runs.record import read
 
-    record, rows, texts, kept = read(path), list[crag_rules.Prediction](), dict[str, str](), set[str]()
-    own = bool(record.rule) and (rule is None or crag_rules.rule_id(rule) == record.rule)
+    record, rows, texts, kept = read(path), list[verdict_rules.Prediction](), dict[str, str](), set[str]()
+    own = bool(record.rule) and (rule is None or verdict_rules.rule_id(rule) == record.rule)
     for r in each(RunFolder(path).results, record.run):
         if r["golds"]:
             said = r["judge_response"] if own else None
             cut = any(x["step"] == r["origin"] and x["finish"] == "length" for x in r["replies"])
             truths, labels = tuple(r["golds"]), r["labels"]
-            rows.append(crag_rules.Prediction(r["id"], r["answer"], truths, said, labels, cut=cut))
+            rows.append(verdict_rules.Prediction(r["id"], r["answer"], truths, said, labels, cut=cut))
             texts[r["id"]] = r["query"]
             kept |= {r["id"]} if r["kept"] else set()
-    by = record.rule.partition("@")[0] if own else rule or crag_rules.DEFAULT_RULE
+    by = record.rule.partition("@")[0] if own else rule or verdict_rules.DEFAULT_RULE
     judge = record.judged_by if own else ""
     return JudgedRun(str(path), by, judge, "", tuple(rows), texts, record, kept=frozenset(kept))
 
 
-def prediction_lines(run: JudgedRun, marks: crag_rules.Marks) -> list[dict[str, Any]]:
+def prediction_lines(run: JudgedRun, marks: verdict_rules.Marks) -> list[dict[str, Any]]:
     """Returns the lines of a predictions file, one for each prediction, with verdict and judge."""
     lines = []
     for row, verdict in zip(run.rows, marks.verdicts, strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.oracle import Oracle
-from raypipe.metrics.crag_rules import Rule
+from raypipe.metrics.verdict_rules import Rule
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.runs.plan.records import Plan

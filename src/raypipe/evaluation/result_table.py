@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, Gold, Layout, Question, answer_of, chunk_id, quotes_of, ranking, urls
 from raypipe.core.textfile import replacing, writing
-from raypipe.metrics.crag_rules import Marks, Prediction
 from raypipe.metrics.kinds import DataKind, RunScores, gold_form, recorded_kind, right_of
 from raypipe.metrics.losses import LostAt, shared
+from raypipe.metrics.verdict_rules import Marks, Prediction
 from raypipe.runs.record import read
 from raypipe.runs.run_parts import EVAL_AGAIN
 from raypipe.store.index import file_address

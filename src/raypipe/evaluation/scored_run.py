@@ -14,7 +14,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.evaluation.judged_run import JudgedRun, PersonLabels, judged_run, require_distinct
 from raypipe.evaluation.result_table import read_table
-from raypipe.metrics import crag_rules
+from raypipe.metrics import verdict_rules
 from raypipe.metrics.kinds import Crag
 from raypipe.metrics.losses import shared
 from raypipe.recipes.serialize import description
@@ -43,7 +43,7 @@ class ScoredRun:
     kept: frozenset[str] = frozenset()  # ids of questions whose answers come from an earlier run
 
 
-def scored_run(path: Path, rule: crag_rules.Rule) -> ScoredRun:
+def scored_run(path: Path, rule: verdict_rules.Rule) -> ScoredRun:
     """Reads a run folder's measures, or scores a file of predictions by `rule`. Raises DataError for a
     missing path, and for a folder that is no finished run."""
     if not path.exists():

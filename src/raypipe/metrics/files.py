@@ -10,7 +10,7 @@ from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import TextLine, lines, written
-from raypipe.metrics import crag_rules
+from raypipe.metrics import verdict_rules
 from raypipe.metrics.kinds import Qa, RunScores, score
 from raypipe.text.replies import parse_response
 
@@ -28,14 +28,14 @@ def score_qa_file(path: Path) -> tuple[RunScores, Mapping[str, int]]:
 class PredictionFile:
     """Predictions of a file that have an answer to score against."""
 
-    rows: tuple[crag_rules.Prediction, ...]
+    rows: tuple[verdict_rules.Prediction, ...]
     texts: Mapping[str, str]  # question id -> question
     judge: str  # judge of the replies, as the lines state; "": not stated
     trim: str  # how the predictions were cut, as the lines state; "": not cut
     normalized: Mapping[str, int]  # normalization on reading -> number of times
 
 
-def read_predictions(path: Path, rule: crag_rules.Rule | None) -> PredictionFile:
+def read_predictions(path: Path, rule: verdict_rules.Rule | None) -> PredictionFile:
     """Reads a `.jsonl[.gz]` file of predictions. With `rule` None, replies of a judge are ignored.
 
     A line holds `query`, `answer` and `prediction`. It may hold `id`, `alternatives`, `judge`,
@@ -46,7 +46,7 @@ def read_predictions(path: Path, rule: crag_rules.Rule | None) -> PredictionFile
     Raises DataError also if fewer than half of the judge's replies have the rule's form.
     """
     normalized: Counter[str] = Counter()
-    rows: list[crag_rules.Prediction] = []
+    rows: list[verdict_rules.Prediction] = []
     texts: dict[str, str] = {}
     stated: dict[str, str] = {}
     if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
@@ -76,14 +76,14 @@ def read_predictions(path: Path, rule: crag_rules.Rule | None) -> PredictionFile
     )
 
 
-REPLIES: Mapping[crag_rules.Rule, str] = {
+REPLIES: Mapping[verdict_rules.Rule, str] = {
     "official": "JSON with a score of 0 or 1",
     "accuracy": 'texts with "true" or "false"',
 }
 """Rule -> form of its judge's replies."""
 
 
-def _require_fitting(path: Path, replies: list[str], rule: crag_rules.Rule) -> None:
+def _require_fitting(path: Path, replies: list[str], rule: verdict_rules.Rule) -> None:
     """Raises DataError if fewer than half of the replies have this rule's form, if it has one in REPLIES."""
     fitting = dict.fromkeys(REPLIES, 0)
     for reply in replies:  # a reply in JSON counts for official, even with "true" in it
@@ -104,8 +104,8 @@ CRAG_LABELS = ("domain", "question_type", "static_or_dynamic", "popularity")  # 
 
 
 def _row(
-    line: TextLine, record: dict[str, Any], rule: crag_rules.Rule | None, normalized: Counter[str]
-) -> crag_rules.Prediction:
+    line: TextLine, record: dict[str, Any], rule: verdict_rules.Rule | None, normalized: Counter[str]
+) -> verdict_rules.Prediction:
     for name in ("query", "answer", "prediction"):
         if name not in record:
             raise line.error(f"a field {name!r}", sorted(record))
@@ -134,7 +134,7 @@ def _row(
         labels = {name: str(record[name]) for name in CRAG_LABELS if record.get(name) is not None}
     if not isinstance(labels, dict) or not all(isinstance(v, str) for v in labels.values()):
         raise line.error("labels: an object of texts", labels)
-    return crag_rules.Prediction(
+    return verdict_rules.Prediction(
         question=text("id", record["id"]) if "id" in record else text("query", record["query"]),
         prediction=None if prediction is None else text("prediction", prediction),
         truths=(answer, *(text("alternatives", a) for a in alternatives)),

@@ -16,10 +16,10 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
 from raypipe.core.records import PAPER, UNANSWERABLE, paragraph
-from raypipe.metrics import crag_rules, overlap
-from raypipe.metrics.crag_rules import Marks, Prediction, Rule
+from raypipe.metrics import overlap, verdict_rules
 from raypipe.metrics.losses import by_size
 from raypipe.metrics.paired_tests import Interval, mean_interval, score_interval
+from raypipe.metrics.verdict_rules import Marks, Prediction, Rule
 from raypipe.text.replies import abstains
 
 GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]
@@ -84,7 +84,7 @@ def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
     """Returns a rule's verdicts and their score, from the method `marks`. Default: no verdicts."""
     marks = getattr(kind, "marks", None)
-    return crag_rules.NO_MARKS if marks is None else marks(rows)
+    return verdict_rules.NO_MARKS if marks is None else marks(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class Qa:
 class Crag:
     """Questions with one verdict each. An answer that the rule leaves open is unscored without a judge."""
 
-    rule: Rule = crag_rules.DEFAULT_RULE
+    rule: Rule = verdict_rules.DEFAULT_RULE
 
     blocks: ClassVar[tuple[str, ...]] = ("measures", "verdicts")
     measures: ClassVar[tuple[Measure, ...]] = (
@@ -256,18 +256,19 @@ class Crag:
     )
 
     def values(self, row: Prediction) -> Mapping[str, float]:
-        value, of_answer = crag_rules.VALUES.get(crag_rules.judge(row, self.rule).outcome), Qa().values(row)
+        value = verdict_rules.VALUES.get(verdict_rules.judge(row, self.rule).outcome)
+        of_answer = Qa().values(row)
         if value is None:
             return of_answer
         rates = {"accuracy": float(value > 0), "hallucination": float(value < 0)}
         return {"score": value, **rates, **of_answer}
 
     def with_rule(self, rule: Rule) -> Crag:
-        crag_rules.rule_id(rule)  # raises ConfError for an unknown rule
+        verdict_rules.rule_id(rule)  # raises ConfError for an unknown rule
         return Crag(rule)
 
     def marks(self, rows: Sequence[Prediction]) -> Marks:
-        return crag_rules.mark(rows, self.rule)
+        return verdict_rules.mark(rows, self.rule)
 
 
 def said_of_paper(answer: str, evidence: Sequence[str]) -> tuple[str, Sequence[str]]:

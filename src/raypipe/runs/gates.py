@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.metrics.crag_rules import CragScore
 from raypipe.metrics.paired_tests import FEWEST_GROUPS, MARGIN, Interval, rate_interval, score_interval
+from raypipe.metrics.verdict_rules import CragScore
 from raypipe.runs.record import Run
 
 MIN_SCORED = 0.95

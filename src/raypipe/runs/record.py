@@ -21,9 +21,9 @@ from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.index import AnnRecall
 from raypipe.core.textfile import write_text, writing
 from raypipe.metrics.calibration import CalibrationReport
-from raypipe.metrics.crag_rules import CragScore, RuleScore
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Losses, PromptInjection, Routing
+from raypipe.metrics.verdict_rules import CragScore, RuleScore
 from raypipe.recipes.recipe import titled
 from raypipe.runs import run_parts
 from raypipe.runs.stage_records import Difference, ModelRecord, StageRecord
@@ -169,7 +169,7 @@ class AnswerKey:
     row: str  # digest of the question and its evidence (recipe.row_key)
     reused: bool  # True: the answer was stored before the run began
     absent: str = ""  # digest of the missing evidence (AnswerSources.absent); "": none
-    verdict: str | None = None  # verdict by metrics.crag_rules; None: no gold answer
+    verdict: str | None = None  # verdict by metrics.verdict_rules; None: no gold answer
     measures: Mapping[str, float] | None = None  # values of the measures; None: there is no gold
     kept: str = ""  # earlier run whose answer was kept on purpose; "": this run's recipe answered
 

@@ -20,8 +20,8 @@ from typing import Any
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
-from raypipe.metrics.crag_rules import CragScore
 from raypipe.metrics.kinds import MeasureSummary
+from raypipe.metrics.verdict_rules import CragScore
 from raypipe.recipes.recipe import Recipe, titled
 from raypipe.recipes.serialize import description, fields_of, references_in
 from raypipe.runs.changes import LOOKED_BACK

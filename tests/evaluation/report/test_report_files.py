@@ -16,7 +16,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Gold, Hit, Question, chunk_id, source_id
 from raypipe.evaluation.report.console import print_crag, print_means, print_run, print_run_tables
 from raypipe.evaluation.report.plot import WIDTH, segments
-from raypipe.metrics.crag_rules import mark, pair
+from raypipe.metrics.verdict_rules import mark, pair
 from raypipe.runs.record import Run, read
 from raypipe.runs.run_parts import FaultCount, RunFolder, StepLine
 

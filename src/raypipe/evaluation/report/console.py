@@ -28,9 +28,9 @@ from raypipe.evaluation.report.formatting import (
     signed,
     told_apart,
 )
-from raypipe.metrics.crag_rules import RuleScore, rate_intervals
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.losses import Losses, funnel, steps_of
+from raypipe.metrics.verdict_rules import RuleScore, rate_intervals
 from raypipe.runs.run_parts import JudgeLine, RunFolder, StepLine
 
 if TYPE_CHECKING:  # pydantic and Arrow, which scores of a file do not need

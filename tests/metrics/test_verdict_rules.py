@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from raypipe.api.scores import score_crag
 from raypipe.core.records import Gold, Question
-from raypipe.metrics import crag_rules
-from raypipe.metrics.crag_rules import RULES, Prediction, Rule, Verdict, judge, mark, score, slices, total
+from raypipe.metrics import verdict_rules
+from raypipe.metrics.verdict_rules import RULES, Prediction, Rule, Verdict, judge, mark, score, slices, total
 from raypipe.text.replies import UNREADABLE, JudgeReply, parse_response
 
 YES, NO = '{"score": 1, "explanation": "ok"}', '{"score": 0, "explanation": "b"}'
@@ -135,7 +135,7 @@ def test_shares_are_over_scored_rows_and_the_bounds_hold_the_score_of_any_judge(
     assert s.accuracy is not None and s.hallucination is not None and s.missing is not None
     assert s.accuracy + s.hallucination + s.missing == pytest.approx(1)
     assert s.score == pytest.approx(s.accuracy - s.hallucination)
-    bounds = crag_rules.bounds(s)
+    bounds = verdict_rules.bounds(s)
     assert bounds is not None and -1 <= bounds[0] <= bounds[1] <= 1 + 1e-12
     if not s.n_unscored:
         assert bounds == (s.score, s.score)
@@ -172,7 +172,7 @@ def test_questions_meet_their_truths_and_a_fault_is_no_wrong_answer() -> None:
         Question("4", "who", answer=IDK, outcome="abstained"),
     ]
     golds = {i: Gold(i, ("ann",), {"domain": "open"}) for i in ("1", "2", "4")}
-    rows, without = crag_rules.pair(questions, golds, {"1": YES})
+    rows, without = verdict_rules.pair(questions, golds, {"1": YES})
     assert without == ["3"]
     assert [r.prediction for r in rows] == ["ann", None, IDK]
     assert [r.judge_response for r in rows] == [YES, None, None]
