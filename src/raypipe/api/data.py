@@ -179,7 +179,7 @@ def parse_html(files: Iterable[str | Path]) -> Iterator[ParsedFile]:
                 html = Path(file).read_bytes().decode("utf-8", "replace")
             except OSError as e:
                 raise DataError(f"{file}: expected an HTML file, found none to read: {e.strerror}") from e
-            text, fault = limited.parse(html, "lxml")
+            text, fault = limited.parse(html)
             yield ParsedFile(str(file), text, fault)
 
 

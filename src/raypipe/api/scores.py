@@ -228,12 +228,12 @@ def check_judge(
     place = Path(labels).absolute().parent if run is None else Session().local_run(run)
     if run is None and not RunFolder(place).results.exists():
         raise ConfError(f"judge check: {place} is no run's folder; name the run of these labels with --run")
-    found = _with_replies(place, rule)
+    found = _distinct_run(place, rule)
     return JudgeCheckResult(checking.check(found, runs.read_labels(Path(labels))))
 
 
-def _with_replies(run: Path, rule: Rule | None) -> runs.JudgedRun:
-    """Reads a run with a judge's replies. Raises DataError if a question occurs twice."""
+def _distinct_run(run: Path, rule: Rule | None) -> runs.JudgedRun:
+    """Reads a run whose questions each occur once. Raises DataError if one occurs twice."""
     found = runs.judged_run(run, rule)
     runs.require_distinct(found)
     return found
@@ -256,7 +256,7 @@ def pick_to_label(
     require_file(out, "--out")
     if Path(out).exists():
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")
-    found = _with_replies(Session().local_run(run), rule)
+    found = _distinct_run(Session().local_run(run), rule)
     known = None if labels is None else runs.read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, known)
     write_json_lines(Path(out), lines)

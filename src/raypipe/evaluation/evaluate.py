@@ -123,7 +123,7 @@ def evaluate(
         folder, run = RunFolder(out), uuid.uuid4().hex
         scored = _scored(pipeline, folder, run, questions, sources, scoring, done, judge, labels, how.fresh)
         done.memo_damaged += damaged
-        mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
+        mark = how.oracle or ("labels" if any(holds_golds(s.step) for s in pipeline.recipe.question) else "")
         known = {"run": run, "started": started, "memo": memo, "origin": origin, "oracle": mark}
         known |= {"oracle_golds": golds if mark else 0, "questions": len(questions), "ann": tuple(recalls)}
         keys = _answer_keys(pipeline.recipe.digest(), questions, sources, todo, scored)

@@ -147,7 +147,8 @@ class RecipePaths:
             stage = self._writers.get(REPLY + name)
             if stage is not None and stage not in self.showing and self.replied(stage, e.answered):
                 read = [replies[n].text for n in named(stage.step.reads(), "replies") if n in replies]
-                saying += [stage] * any(map(e.gold.said, read))
+                if any(map(e.gold.said, read)):
+                    saying.append(stage)
         if saying:
             return LostAt(Loss.ANSWER, saying[0].name)
         if not self.showing:

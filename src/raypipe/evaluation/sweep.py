@@ -108,7 +108,7 @@ def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: S
     by_digest: dict[str, str] = {}
     for named, settings in every:
         recipe = load(named, settings)
-        name = ", ".join((str(named),) * (len(recipes) > 1) + settings)
+        name = ", ".join((str(named), *settings) if len(recipes) > 1 else settings)
         named_by = recipe.digest() + recipe.turns_digest()
         if (other := by_digest.get(named_by)) is not None:
             raise ConfError(f"{other} and {name} are the same recipe; expected different ones")

@@ -34,8 +34,7 @@ from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.ingest_staging import cited_sources
 from raypipe.runs.record import Run, answer_keys, remove, remove_keys_without_record
-from raypipe.store import Store, StoreError, adapters, read_now, sweep
-from raypipe.store import housekeeping as keep
+from raypipe.store import Store, StoreError, adapters, housekeeping, read_now, sweep
 from raypipe.store.files import INGESTED, TRAININGS
 from raypipe.store.ids import filters
 from raypipe.store.memo.disk import note_loss
@@ -58,7 +57,7 @@ def prune(
     store: Store,
     dry_run: bool,
     clock: Callable[[], float] = time.time,
-    kept: timedelta = keep.KEPT,
+    kept: timedelta = housekeeping.KEPT,
     abandoned: Sequence[str] = (),
     replies: Sequence[str] = (),
 ) -> list[Removal]:
@@ -70,11 +69,11 @@ def prune(
     Raises StoreError if another driver works on the store or, except in a dry run, unfinished work remains.
     Raises ConfError if a name in `abandoned` matches no work or several, and as `replies_given_up` does."""
     with store.lease("driver", "prune"):
-        work = [matching(keep.unfinished(store), name) for name in abandoned]
+        work = [matching(housekeeping.unfinished(store), name) for name in abandoned]
         if not dry_run:
-            forget_runs(store, [run for name in work if (run := keep.abandon(store, name))])
+            forget_runs(store, [run for name in work if (run := housekeeping.abandon(store, name))])
         with driving(store, "prune"), store.lease("release", "prune"):
-            if not dry_run and (unfinished := keep.unfinished(store)):
+            if not dry_run and (unfinished := housekeeping.unfinished(store)):
                 listed = f"{len(unfinished)} pieces of work are unfinished ({', '.join(unfinished[:3])})"
                 mend = f"give it up: `raypipe prune --abandon {unfinished[0]}`"
                 raise StoreError(
@@ -110,8 +109,10 @@ def _removals(
     every, kept = (roots.runs, roots.releases), (roots.root_runs, roots.root_releases)
     ids, kept_ids = ({r.id for r in releases} for _, releases in (every, kept))
     yield from (Removal("release", r.id, len(r.tables)) for r in roots.releases if r.id not in kept_ids)
-    tables = keep.tables(store)
-    orphans = Counter(name for table in tables for name in keep.tagged(store, table) if name not in ids)
+    tables = housekeeping.tables(store)
+    orphans = Counter(
+        name for table in tables for name in housekeeping.tagged(store, table) if name not in ids
+    )
     yield from (Removal("tag", name, n) for name, n in sorted(orphans.items()))
     paid = {table for table, _ in release.replies_named(*every)} - replies_given_up(roots, replies)
     unnamed = roots.ever_named - roots.named - paid
@@ -137,7 +138,7 @@ def _removals(
     given_up = [n for n, recipe in made.items() if str(recipe.get("adapter", "")) in ended]
     yield from (Removal("adapter", n, 0) for n in (*given_up, *parts_of_adapters))
     yield from (Removal("training", name, 0) for name in trainings)
-    if parts := keep.staged(store):
+    if parts := housekeeping.staged(store):
         yield Removal("parts", "of runs that were killed", len(parts))
 
 
@@ -186,19 +187,19 @@ def _remove(
     for name in names["release"]:
         release.forget(store, name)
     for name in names["tag"]:
-        for table in keep.tables(store):
-            keep.untag(store, table, name)
+        for table in housekeeping.tables(store):
+            housekeeping.untag(store, table, name)
     for table in names["table"]:
         if table.startswith(OF_MEMO):
             note_loss(store, table, "pruned")  # first: a kill after it only makes plans looser
-        keep.drop(store, table)
+        housekeeping.drop(store, table)
     for table in names["replies"]:
         store.forget(table, "key", _expired(store, table, now))
     if names["answers"]:
         store.forget("answers", "recipe", names["answers"])
     if names["sources"]:
         uncited_ids = uncited(store)
-        for table in (t for t in keep.tables(store) if t.startswith(OF_SOURCES)):
+        for table in (t for t in housekeeping.tables(store) if t.startswith(OF_SOURCES)):
             store.forget(table, "source", uncited_ids)
         store.forget("sources", "id", uncited_ids)  # last: after a kill the next prune finds the rest by them
     for name in names["adapter"]:
@@ -207,21 +208,21 @@ def _remove(
         with adapters.training_lease(store.files, training, "prune"):
             store.files.remove_folder(f"{TRAININGS}/{training}")
     older = [r for r in roots.runs if r.run in names["run"]]
-    for where in filters("_rowid", old_faults(store, set(keep.tables(store)), older)):
+    for where in filters("_rowid", old_faults(store, set(housekeeping.tables(store)), older)):
         store.dataset("faults").delete(where)
     for run in older:
         remove(store, run.run)
     remove_keys_without_record(store)
     merge_sizes(store)
-    keep.free(store)
+    housekeeping.free(store)
     read = read_now(store.files)
     sweep(store.files)
-    for table in keep.tables(store):  # now remove old versions, and files that no version names
-        keep.compact(store, table)
+    for table in housekeeping.tables(store):  # now remove old versions, and files that no version names
+        housekeeping.compact(store, table)
         store.index(table)
         named = {r.tables[table] for r in roots.root_runs if table in r.tables}  # may still be promoted
-        keep.clean(store, table, named | read.get(table, set()), min_age)
-        keep.free_table(store, table)
+        housekeeping.clean(store, table, named | read.get(table, set()), min_age)
+        housekeeping.free_table(store, table)
 
 
 READS = ("ingest", "files")  # values of `run` in faults of files, which belong to no run

@@ -307,10 +307,9 @@ class SandboxedParser:
         requests = [(head, j.html) for head, j in zip(heads, jobs.values(), strict=True)]
         return dict(zip(jobs, map(_page, self._sandbox.run(requests, stop)), strict=True))
 
-    def parse(self, html: str, parser: Parser = "lxml") -> tuple[str | None, Fault | None]:
+    def parse(self, html: str) -> tuple[str | None, Fault | None]:
         """Parses one page, without a comparison. Returns (text, None) or (None, fault)."""
-        data = storable(html).encode()
-        (page,) = self.run([ParseJob(data, parser, "fast" if parser == "lxml" else "bs4")])
+        (page,) = self.run([ParseJob(storable(html).encode())])
         return (None, page) if isinstance(page, Fault) else (page.text, None)
 
     def close(self) -> None:

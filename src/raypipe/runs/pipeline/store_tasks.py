@@ -18,8 +18,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.pipeline.operators import retried
 from raypipe.runs.pipeline.tasks import Runner, RunTask, Share, Task, TaskResult, WorkerConfig, results_of
-from raypipe.store import Store, write_part
-from raypipe.store import housekeeping as keep
+from raypipe.store import Store, housekeeping, write_part
 from raypipe.store.inverter import Inverter
 from raypipe.store.memo.disk import add_folded, cut, ensure_memo, fold, merge_memo, replaces, waiting
 from raypipe.store.parts import drop_records, read_record, record_path
@@ -137,7 +136,7 @@ def _merged(
 
 def _rewrite(table: str, version: int, run: str, store: Store, task: Task) -> tuple[int, int]:
     """Rewrites a group of fragments of a table (the task's id) as fewer fragments. Returns (0, 0)."""
-    written = keep.write_group(store, table, version, task.ids[0])
+    written = housekeeping.write_group(store, table, version, task.ids[0])
     store.files.write(record_path(table, run, task.name), written.encode())
     return 0, 0
 
@@ -147,24 +146,26 @@ def compact_all(
     worker: WorkerConfig,
     runner: Runner,
     start: Callable[[], object],
-    most: int = keep.FRAGMENTS,
+    most: int = housekeeping.FRAGMENTS,
     here: int = MERGED_HERE,
 ) -> None:
     """Compacts tables with more than `most` fragments: here up to `here` bytes, larger ones by tasks. `start`
     connects to Ray. Raises the errors of workers, and Unavailable if a task is handed back."""
 
     def by_tasks(store: Store, table: str, version: int) -> None:
-        if keep.table_bytes(store, table, version) <= here:
-            keep.compact_here(store, table, version)
+        if housekeeping.table_bytes(store, table, version) <= here:
+            housekeeping.compact_here(store, table, version)
             return
         start()
         run = uuid.uuid4().hex
         work = StoreTask(worker, functools.partial(_rewrite, table, version, run))
-        tasks = [Task(f"{i:06d}", (some,)) for i, some in enumerate(keep.groups(store, table, version))]
+        tasks = [
+            Task(f"{i:06d}", (some,)) for i, some in enumerate(housekeeping.groups(store, table, version))
+        ]
         done = [r.name for r in results_of(runner, "parse", work, tasks)]
         written = (store.files.read(record_path(table, run, name)) for name in done)
-        keep.replace_groups(store, table, version, [w.decode() for w in written if w])
+        housekeeping.replace_groups(store, table, version, [w.decode() for w in written if w])
         drop_records(store, table, run)
 
-    for table in keep.tables(store):
-        keep.compact(store, table, most, by_tasks)
+    for table in housekeeping.tables(store):
+        housekeeping.compact(store, table, most, by_tasks)
