@@ -13,6 +13,17 @@ from raypipe.store.memo.disk import merge_memo
 pytestmark = pytest.mark.slow
 
 DECIDED = FAKES.replace("prefer: [extract]", "prefer: [extract], lower: true")
+REPLIES = """
+corpus: [{parse: {kinds: [page]}}, {split: {child_chars: 200}}]
+question:
+  - generate: {model: scripted, prompt: crag/vanilla, into: first, max_tokens: 50}
+  - generate:
+      model: scripted
+      prompt: {variables: [text, replies.first], system: Again., user: "{{ text }} {{ replies.first }}"}
+      into: llm
+      max_tokens: 50
+  - decide: {prefer: [llm]}
+"""
 ANSWERS = ("shortlist", "dense", "bm25", "fuse", "rerank", "extract", "decide")
 
 
@@ -67,3 +78,16 @@ def test_a_memo_table_that_is_gone_is_planned_and_what_another_table_holds_is_no
     counts, steps = bench.run(DECIDED)
     assert counts["dense"] == (6, 6) and steps["dense"].exact and counts["shortlist"] == (0, 0)
     assert 0 < counts["extract"][1] <= counts["extract"][0]
+
+
+def test_another_split_is_planned_before_its_tables_are_there_though_replies_are_in_doubt(world, tmp_path):
+    scripted = "scripted: {kind: generator, loader: scripted, max_model_len: 4096}"
+    bench = Bench(tmp_path, world, models=scripted)
+    bench.run(REPLIES)
+    [table] = (tmp_path / "store").glob("replies-*.lance")
+    waiting = tmp_path / "store/_memo" / table.stem
+    waiting.mkdir(parents=True, exist_ok=True)
+    (waiting / "0f0f.arrow").write_bytes(b"half a fi")
+    other = bench.pipeline(REPLIES.replace("child_chars: 200", "child_chars: 300"))
+    found = {s.step: s.max_calls for s in plan(other, questions_of(other, None, None)).steps}
+    assert found["split"] > 0 == found["generate:first"] == found["generate:llm"]

@@ -162,7 +162,10 @@ def uncached(
 ) -> dict[str, str]:
     """Maps each answered question for which the stage needs an uncached value to the reason. The reason is
     expired for a graph's reply whose period is over by this clock, otherwise lost."""
-    here = pipeline.worker.kit(LanceIndex(recipe_tables.tables_now(pipeline.store, pipeline.recipe)))
+    searches = any(name.startswith("index.") for name in stage.step.reads())
+    # Without a search the recipe's tables may be missing: another `split` changes no step of the graph.
+    index = LanceIndex(recipe_tables.tables_now(pipeline.store, pipeline.recipe)) if searches else None
+    here = pipeline.worker.kit(index)
     memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
     ask = stage.step.open(cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock))
     refreshed = {d for ref in requested_by(stage.step) for d in ref.periods() or ()}
