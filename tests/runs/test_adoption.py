@@ -18,7 +18,7 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.console import _notes
 from raypipe.evaluation.result_table import read_table
-from raypipe.runs.adoption import NotTheSame, adoptions, compared
+from raypipe.runs.adoption import NotTheSame, adoptions, compared, keep
 from raypipe.runs.explain import why
 from raypipe.runs.gates import GateFailed
 from raypipe.runs.record import read, recent
@@ -95,6 +95,9 @@ def test_an_adopted_model_is_asked_nothing_that_the_other_answered_and_undone_th
     assert set(planned.adopted) <= set(_notes(record))
     with pytest.raises(ConfError, match="far-embedder itself is adopted as hash-embedder"):
         adopt_model("other", "far-embedder", store, session=session)
+    adopted = session.catalog().model("far-embedder")
+    keep(store, replace(adopted, max_tokens=200), adoptions(store)[own_identity(adopted)].adoption)
+    assert len(adoptions(store)) == 3, "the entry of this name was changed, and adopted again"
     for name in ("far-embedder", "far-reranker"):
         assert end_adoption(name, store).counts_as == ""
     calls, planned = asked(bench, session, NEW)

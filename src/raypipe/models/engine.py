@@ -338,7 +338,11 @@ class OwnEngine:
                 start = time.perf_counter()
                 with loading(self._model.path, self._limits.device):
                     self._engine = Engine(self._model, self._limits)
-                    await self._engine.ready()
+                    try:
+                        await self._engine.ready()
+                    except Exception:
+                        await self.close()
+                        raise
                 self._report_start(time.perf_counter() - start)
             return self._engine
 

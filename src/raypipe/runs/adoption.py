@@ -106,14 +106,16 @@ def keep(store: Store, new: Model, adoption: Adoption) -> None:
 
 
 def end(store: Store, name: str) -> Adoption:
-    """Ends the adoption of the model with this name, and returns it. If several have the name, ends only one.
-    Raises ConfError if there is none."""
-    known = {record.name: (id, record) for id, record in adoptions(store).items()}
-    if name not in known:
-        raise ConfError(f"{store.uri}: no model {name!r} is adopted; {did_you_mean(name, known)}")
-    id, record = known[name]
-    store.files.remove(f"{ADOPTED}/{id}.json")
-    return record.adoption
+    """Ends the adoptions of all models with this name, and returns the last one made. Raises ConfError if
+    there is none."""
+    known = adoptions(store)
+    mine = {id: record.adoption for id, record in known.items() if record.name == name}
+    if not mine:
+        names = [record.name for record in known.values()]
+        raise ConfError(f"{store.uri}: no model {name!r} is adopted; {did_you_mean(name, names)}")
+    for id in mine:
+        store.files.remove(f"{ADOPTED}/{id}.json")
+    return max(mine.values(), key=lambda adoption: adoption.at)
 
 
 def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:

@@ -149,7 +149,7 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
     except (OSError, RuntimeError) as e:
         why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         if isinstance(e, FileNotFoundError):
-            why = "a link to a missing file"
+            why = "a link to a missing file" if os.path.islink(path) else "deleted while the folder was read"
         elif isinstance(e, PermissionError):
             why = "permission denied"
         return bad("loop" if "symbolic link" in why.lower() else "unreadable", why)
@@ -161,8 +161,11 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
             return bad("run", "a folder with the report of an eval is no document")
         if linked:
             return bad("loop", "a link to a folder that contains it")
-        if not os.access(path, os.R_OK | os.X_OK):
-            return bad("unreadable", "expected a folder that can be listed: permission denied")
+        try:
+            os.scandir(path).close()
+        except OSError as e:
+            why = (e.strerror or str(e)).lower()
+            return bad("unreadable", f"expected a folder that can be listed: {why}")
         return bad("loop", f"expected at most {LEVELS} nested folders")
     if not stat.S_ISREG(seen.st_mode):
         pipe, socket = stat.S_ISFIFO(seen.st_mode), stat.S_ISSOCK(seen.st_mode)
