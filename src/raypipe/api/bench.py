@@ -1,7 +1,7 @@
-"""Speed of raypipe next to other libraries that do the same work: the results of `bench/bench_rows.py`.
+"""Speed of raypipe next to other libraries that do the same work, as `bench/bench_rows.py` measures it.
 
-A row is a file in `bench/rows/` of a checkout. It computes the same output with raypipe and with another
-library, the peer, and compares the outputs.
+A row of the bench is a file in `bench/rows/` of a checkout. It computes the same output with raypipe and with
+another library, its peer. The outputs are compared, too.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommitReport(Result, rows="results"):
-    """The rows of a checkout next to those of another commit."""
+    """Seconds of each row at the checkout's commit and at another commit."""
 
     day: str  # YYYY-MM-DD
     commit: str  # of the checkout
@@ -118,12 +118,12 @@ def bench(
     against: str | None = None,
     say: Callable[[BenchResult | RowChange], None] = lambda result: None,
 ) -> BenchReport | CommitReport:
-    """Measures rows of the bench by name; without names, all rows.
+    """Measures the rows of the bench that `names` lists; without names, all rows.
 
-    `record` appends the report to the history of the checkout and writes the table of docs/performance.md.
-    `against` names a commit: the checkout is measured in turns with that commit instead of with peers. `say`
-    receives each result once its row is measured. Raises ConfError outside of a checkout, for an unknown name
-    or commit, and for `record` together with `against`.
+    `record` appends the report to the history of the checkout, and writes the table of docs/performance.md.
+    `against` names a commit. The checkout is then measured in turns with this commit, instead of with other
+    libraries. `say` receives each result once its row is measured. Raises ConfError outside of a checkout,
+    for an unknown name or commit, and for `record` together with `against`.
     """
     root = Path(raypipe.__file__).parents[2]
     rows = root / "bench" / "rows"

@@ -1,4 +1,4 @@
-"""Captured answers as a data set: `--data captured:7d`, or `captured:7d@STORE` for another store's."""
+"""Captured answers (stored by an endpoint) as data: `--data captured:7d`, or `captured:7d@STORE`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LEFT_OUT: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class CapturedSpan:
-    """Span of time whose captured answers are the data."""
+    """Span of time. The answers that were captured in it are the data."""
 
     days: float
     store: str | None  # the store that captured them; None: the store of the run
@@ -63,7 +63,8 @@ class CapturedFiles:
 
 
 def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
-    """Reads `captured:7d` or `captured:12h@STORE`; returns None if all data are files. Raises ConfError."""
+    """Parses `captured:7d` or `captured:12h@STORE`. Returns None if all data are files. Raises ConfError for
+    a span that cannot be read or that is not alone."""
     named = [str(d) for d in data if str(d).startswith("captured:")]
     if not named:
         return None
@@ -86,13 +87,13 @@ def open_data(
     scratch: Path | None = None,
     docs: str | Path | None = None,
 ) -> tuple[Store, list[Path], Format]:
-    """Opens the store of a run, or creates it for data. Returns it with the data files and their format.
+    """Opens the store of a run, or creates it for data. Returns the store, the data files and their format.
 
-    Data are files; captured answers, which are written to files under $RAYPIPE_HOME; or nothing, which means
-    the stored questions. `scratch` is a folder for everything that is created. With `docs`, a folder of
-    documents that a plan counts as read, the store need not have passages. Raises ConfError, also for a
-    format given with captured answers. Raises DataError if nothing was captured, if a file is missing, or if
-    nothing could be searched. Refused files create no store.
+    `given` are files, or a span of captured answers, which are written to files under $RAYPIPE_HOME. Without
+    `given`, the stored questions are the data. `scratch` is a folder for everything that is created. With
+    `docs`, a folder that a plan takes as already read, the store need not have passages. Raises ConfError,
+    also if a format is given with captured answers. Raises DataError if nothing was captured, if a file is
+    missing, or if there would be nothing to search. Refused files create no store.
     """
     if (span := captured_span(given)) is None:
         files = inputs(given, session.settings)
@@ -134,7 +135,7 @@ def _why(reason: str, span: CapturedSpan, served: Store) -> str:
 
 
 def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Path) -> CapturedFiles:
-    """Writes captured answers of `served` for a run in `filled`. Raises DataError if none can be used."""
+    """Writes answers captured in `served` for a run in `filled`. Raises DataError if none can be used."""
     since = since_days(span.days)
     feedback = feedback_since(served, since)
     golds: dict[str, dict[str, None]] = {}  # `own_id` of a question -> answers that users gave or confirmed
@@ -181,7 +182,7 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
 def _rows(
     served: Store, filled: Store, some: Sequence[CapturedAnswer], golds: Mapping[str, Mapping[str, None]]
 ) -> Iterator[tuple[CapturedAnswer, dict[str, Any] | str]]:
-    """Yields each answer with its line of data, or with a key of LEFT_OUT: the reason to leave it out."""
+    """Yields each answer with its line of data, or with a key of LEFT_OUT if the answer is left out."""
     here = served.uri == filled.uri
     asked = sorted({a.id for a in some if a.id}) if here else []
     stored = {q.id: q for q in arrow.question.records(served.rows("questions", "id", asked))}

@@ -1,7 +1,7 @@
-"""Checks of configuration files and of steps from outside, before a recipe uses them.
+"""Checks of configuration files and of steps of your own, before a recipe uses them.
 
-All problems of a file are reported together, with their lines if these are known. A step runs on fixed
-inputs, to test the laws that all steps obey. No model is loaded.
+All problems of a file are reported together, with their lines if these are known. A step is run on fixed
+inputs, to test the laws (rules that every step must obey). No model is loaded.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CheckedFile:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckResult(Result, rows="problems"):
-    """Checked files, their problems, and the results of the laws for steps. Each problem is a row."""
+    """Checked files, their problems, and the tests of steps. Each problem is a row."""
 
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
@@ -92,13 +92,13 @@ def check(
     lock: bool = False,
     session: Session | None = None,
 ) -> CheckResult:
-    """Finds the problems of configuration files, and tests the laws of steps on steps of your own.
+    """Finds the problems of configuration files, and tests whether steps of your own obey the laws of steps.
 
     `names` are recipes (by name or path), other configuration files, and steps. A step is named MODULE:CLASS,
-    and gets the `fields`, as in a recipe; fakes that compute replace its models. The step's output is
-    compared with the digest in the file steps.lock next to its module. `lock` writes the digest if all laws
-    hold, except if the output changed and the version did not. Raises ConfError for a name that is neither
-    recipe nor file, and for a path that leads to no step. Raises DataError for a step that raises.
+    and gets the `fields` that it would have in a recipe. Fakes that compute replace its models. The step's
+    output is compared with the digest in the file steps.lock next to its module. `lock` writes the digest if
+    all laws hold, unless the output changed and the version did not. Raises ConfError for a name that is
+    neither recipe nor file, and for a MODULE:CLASS that is no step. Raises DataError for a step that raises.
     """
     session = session or Session()
     files, problems, steps = [], list[Problem](), list[StepCheck]()
@@ -196,8 +196,8 @@ def _in_graphs(tree: Mapping[str, Any], file: Where) -> list[RaypipeError]:
 
 
 def _line_in_set(text: str, path: str) -> int | None:
-    """Finds the line of a variant (a recipe with `like`) whose entry in `set` changes the field at `path`.
-    For `question[3].rerank.top` this is the line of `rerank.top: 5`. Returns None without such an entry."""
+    """Finds the line at which a recipe with `like` changes the field at `path` by an entry of `set`. The path
+    `question[3].rerank.top` finds `rerank.top: 5`. Returns None without such an entry."""
     verb, _, field = re.sub(r"^\w+\[\d+\]\.", "", path).partition(".")
     top = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = dict((k.value, v) for k, v in top.value) if isinstance(top, yaml.MappingNode) else {}

@@ -43,19 +43,19 @@ def compare(
     measure: str | None = None,
     unseen: bool = False,
 ) -> CompareResult:
-    """Compares each run with the first: better, worse, same, or cannot tell.
+    """Compares each run with the first run. The verdict is better, worse, same, or cannot tell.
 
-    A run is the folder of a finished eval, a file of predictions, or a release of `store` (its id, or
-    `live`). `rule` scores folders and files; None: a folder's own rule, `official` for a file. Differences up
-    to `margin` count as the same. `group` names a label; questions with the same value of this label count as
-    one. `rejudge` names a judge for the answers of all runs ("": the first run's judge; None: the stored
-    verdicts count). With it all runs are scored by `rule`, or by the first run's rule. `trim` names a
-    tokenizer that cuts answers first. `labels` is a file of people's verdicts. A release has only its stored
-    verdicts, and cannot be scored again. `measure` is compared; None: the first measure of the data's kind.
-    `unseen` leaves out questions that a fit or an adapter of one of the recipes has seen. Raises ConfError
-    for fewer than two runs, for an unknown measure, and for a release to score again. Raises DataError for
-    runs of different kinds, and for runs that share no scored question. For a measure that a judge decides,
-    also raises DataError for different rules, judges or trims.
+    A run is the folder of a finished eval, a file of predictions, or a release of `store` (an id, or `live`).
+    `rule` is the rule by which answers are scored. None means that a folder keeps its rule, and that a file
+    is scored by `official`. A difference of up to `margin` counts as the same. `group` is a label, and all
+    questions with the same value of this label count as one. `rejudge` is a judge that judges the answers of
+    all runs again ("": the judge of the first run; None: the stored verdicts count). All runs are then scored
+    by `rule`, or else by the rule of the first run. `trim` is a tokenizer by which answers are cut before
+    they are judged. `labels` is a file of people's verdicts. `measure` is the measure to compare; None means
+    the first measure of this kind of data. `unseen` leaves out questions that served to fit or train one of
+    the recipes. Raises ConfError for fewer than two runs, for an unknown measure, and for a release that
+    would have to be scored again. Raises DataError for runs of different kinds, for runs without a common
+    scored question, and, if a judge decides the measure, for different rules, judges or cuts.
     """
     if len(runs) < 2:
         raise ConfError(f"expected two runs or more, found {len(runs)}")
@@ -82,13 +82,13 @@ def compare(
 
 
 def _has_files(run: str | Path) -> bool:
-    """Returns whether a run is a folder, a file or an address; else it is a release."""
+    """Returns True if `run` is an address or an existing path. False means that it may be a release."""
     return "://" in str(run) or Path(run).exists()
 
 
 def scored_at(session: Session, run: str | Path, rule: Rule) -> ScoredRun:
-    """Returns the measures of a run's folder or a file of predictions, here or in an object store. `rule`
-    scores only a file. Raises as `scored_run`."""
+    """Reads the measures of a finished run's folder, or scores a file of predictions by `rule`. `run` may be
+    in an object store. Raises DataError for a missing path, and for a run that is not finished."""
     return replace(scored_run(session.local_run(run), rule), name=str(run))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IngestResult(Result):
-    """Counts of an ingest. Rows: the counts, then the reasons for omitted lines and pages."""
+    """Counts of an ingest. Each count is a row; each reason for omitted lines and pages is a further row."""
 
     store: str  # URI
     summary: IngestSummary
@@ -68,14 +68,14 @@ def ingest(
 ) -> IngestResult:
     """Reads files into a store. A row replaces an older row with the same id.
 
-    Files with the same bytes are skipped, except if later files replaced some of their rows. `paths` are
-    files, folders of files, or URIs. `format` None: detected from the files; `files`: folders of txt, md,
-    html, csv, pdf, docx and images, filtered by `globs`. Documents of files that such a folder no longer has
-    are deleted. `kind` decides how the golds are scored: crag, qa, qasper, ranking or MODULE:NAME; None: the
-    kind of the format. `fields` names fields of rows that have no common name: `{"query": "prompt"}`. A
-    missing store is created. Raises ConfError for an unknown kind, and for a named field that does not exist.
-    Raises DataError for a missing or damaged file, and if no line can be read; the store is then unchanged,
-    except that a folder of `files` without readable files loses its documents.
+    A file with the same bytes as before is skipped, unless later files replaced some of its rows. `paths` are
+    files, folders of files, or URIs. `format` None detects the format. The format `files` is for folders of
+    txt, md, html, csv, pdf, docx and images; `globs` chooses some of their files, and documents whose file is
+    gone are deleted. `kind` decides how the golds are scored: crag, qa, qasper, ranking or MODULE:NAME; None
+    is the kind of the format. `fields` names fields of rows that have no common name: `{"query": "prompt"}`.
+    A missing store is created. Raises ConfError for an unknown kind, and for a named field that does not
+    exist. Raises DataError for a missing or damaged file, and if no line can be read. The store is then
+    unchanged, but a folder of `files` that has no readable file loses its documents.
     """
     from raypipe.api.pipelines import open_reading
     from raypipe.metrics.kinds import open_kind
@@ -110,9 +110,9 @@ NAME_CHARS = 40  # characters of a folder's name in the name of its store
 
 
 def documents_store(folder: str | Path, session: Session | None = None) -> str:
-    """Returns the address of a folder's own store under $RAYPIPE_HOME. The store need not exist. Its name has
-    the folder's name and the beginning of a digest of the folder's path: docs-manuals-c56e80. Raises
-    ConfError for a missing folder."""
+    """Returns the address of a folder's own store under $RAYPIPE_HOME, which need not exist. The store is
+    named by the folder's name and the beginning of its path's digest: docs-manuals-c56e80. Raises ConfError
+    for a missing folder."""
     from raypipe.runs.pipeline.ingest_folder import folder_id
 
     session = session or Session()
@@ -136,9 +136,9 @@ def docs_store(
     out: str | Path | None = None,
     read: bool = False,
 ) -> Place:
-    """Returns the store of a call: `store`, else the own store of the folder `docs`. Without `docs`, returns
-    `store` as it is. `read`: first reads the folder's changed files. Raises ConfError for a missing folder,
-    and for an `out` inside it."""
+    """Returns the store that a call uses. It is `store`, or else the own store of the folder `docs`. With
+    `read`, changed files of `docs` are first read into it. Raises ConfError if `docs` is missing or contains
+    `out`. Without `docs`, only returns `store`."""
     if docs is None:
         return store
     folder = documents_folder(docs, session)
@@ -152,9 +152,10 @@ def docs_store(
 def ingest_documents(folder: str | Path, store: Place = None, session: Session | None = None) -> IngestResult:
     """Reads the changed files of a folder into a store: txt, md, html, csv, pdf, docx and images.
 
-    `store` None: the folder's own store (`documents_store`). Documents of removed files are deleted. New
-    texts must be indexed before a search. A file that cannot be read becomes a dead letter. Raises ConfError
-    for a missing folder, and DataError if none of its files can be read, which also deletes its documents.
+    `store` None means the folder's own store (`documents_store`). Documents of removed files are deleted. New
+    texts must be indexed before a search. A file that cannot be read becomes a dead letter (a recorded
+    failure). Raises ConfError for a missing folder, and DataError if none of its files can be read; this also
+    deletes all documents of the folder.
     """
     session = session or Session()
     path = documents_folder(folder, session)
@@ -171,7 +172,7 @@ class ParsedFile(Result):
 
 
 def parse_html(files: Iterable[str | Path]) -> Iterator[ParsedFile]:
-    """Converts HTML files to text with lxml, in order. Like the pipeline, it parses in a child process with
+    """Converts HTML files to text with lxml, in order. Like a pipeline, it parses in a child process with
     limits. A page that cannot be parsed gets a fault. Raises DataError for a file that cannot be read."""
     with SandboxedParser() as limited:
         for file in files:
@@ -233,7 +234,7 @@ class FirstDocument:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Preview(Result):
-    """Preview of an ingest. Each role (such as query) to which fields were matched is a row."""
+    """Preview of an ingest. Each role that a file's fields play, such as query, is a row."""
 
     data_format: str  # value of --format
     files: tuple[FileFields, ...]  # only files of rows; other formats have fixed fields

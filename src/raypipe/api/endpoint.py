@@ -1,7 +1,7 @@
 """Arguments of the endpoint (`ServeArgs`), and the endpoint on Ray Serve (`serve`) or here (`serve_here`).
 
-`serve_here` serves a local client that started this process, over stdin and stdout. The client gets its tools
-immediately. A thread meanwhile reads a folder and loads models, for minutes. Stdout gets only the protocol.
+The client of `serve_here` starts this process and talks to it over stdin and stdout. It gets its tools
+immediately, while a thread reads a folder and loads models for minutes. Only the protocol goes to stdout.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ServeArgs:
             raise ValueError("expected gateways of at least 1 and memo_mb of at least 0")
 
     def application(self, settings: Settings) -> Application:
-        """Builds the application for Ray Serve. The store need not exist yet, except for recipe `live`."""
+        """Builds the application for Ray Serve. The store may be created later, except for recipe `live`."""
         from raypipe.serving.ray.app import build_application  # Ray takes a second to import
 
         file, store = self.cluster_file(settings), settings.store_to_use(self.store)
@@ -131,7 +131,7 @@ class ServeArgs:
             answer_ids(store)  # writes a secret, and raises if the store cannot be written
 
     def about_store(self, settings: Settings) -> str:
-        """Describes the searched store for people; if it cannot be searched, the reason and the remedy."""
+        """Describes the searched store in words. If it cannot be searched, says why and how to mend that."""
         uri = settings.store_to_use(self.store)
         recipe = self.recipe_to_serve(settings, uri)
         try:
@@ -165,7 +165,7 @@ class ServeArgs:
         require_answering(recipe.chats(), endpoint_addresses(cluster, models, settings.keys), settings)
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
-        """Resolves the recipe that answers; for `live`, the recipe of the current live release."""
+        """Resolves the recipe that answers. For `live` this is the recipe of the live release in `store`."""
         if self.follow_live:
             live = from_plain(live_now(Store.open(store)).recipe)
             require_same(live.models(), self.session(settings))
@@ -178,11 +178,11 @@ class ServeArgs:
 
     @property
     def follow_live(self) -> bool:
-        """True if the live release answers; the endpoint then switches at each promotion."""
+        """True if the recipe is `live`: the endpoint then switches to each newly promoted release."""
         return self.recipe == "live"
 
     def server_config(self, environ: Mapping[str, str]) -> ServerConfig:
-        """Builds the server's options. Raises ConfError for invalid keys, and for keys with `auth` none."""
+        """Builds the HTTP server's options. Raises ConfError for bad keys, and for keys with `auth` none."""
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
         if (path := self.keys) is not None:
             try:
@@ -209,7 +209,7 @@ class ServeArgs:
 
 
 def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
-    """Raises ConfError if the port cannot be bound, and without key filters as `check_host`."""
+    """Raises ConfError if the port cannot be bound. Without key filters, also raises as `check_host`."""
     server = endpoint.server_config(settings.keys)
     if not server.key_filters:
         check_host(host, server.keys)
@@ -224,7 +224,7 @@ def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings)
 
 
 def check_host(host: str, keys: ApiKeys) -> None:
-    """Raises ConfError if other machines reach a host, but there are neither keys nor `--auth none`."""
+    """Raises ConfError if other machines can reach `host`, but there are no keys and no `--auth none`."""
     try:
         alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -245,9 +245,9 @@ def serve(
 ) -> None:
     """Serves an endpoint on this machine until `follow` returns or the process is interrupted.
 
-    `say` receives lines for people. `follow` is called once the endpoint answers; the default waits forever.
-    Its argument is a function that makes gateways search the newest tables. Raises ClusterTooSmall, and as
-    `check_address` and `ServeArgs.check`.
+    `say` is called with lines for a person. `follow` is called as soon as the endpoint answers; by default it
+    waits forever. `follow` gets a function that makes all gateways (HTTP processes) search the newest tables.
+    Raises ClusterTooSmall, and the errors of `check_address` and `ServeArgs.check`.
     """
     check_address(endpoint, host, port, settings)
     endpoint.check(settings)  # Serve never stops retrying a replica that cannot start
@@ -286,14 +286,14 @@ Router = Answerer | ReleaseFollower
 
 
 class OpeningRouter:
-    """Router of an endpoint whose client is connected before its store and models are open."""
+    """Router that a client can use before the endpoint's store and models are open. It makes calls wait."""
 
     def __init__(self) -> None:
         self.opened: asyncio.Future[Router] = asyncio.get_running_loop().create_future()
 
     async def current(self) -> AnswererProtocol:
-        """Returns the answerer, once it is open. Raises RequestRefused after OPEN_WAIT_S seconds, or if
-        opening failed: clients show this error, but hide the output of the process."""
+        """Waits for the answerer, and returns it. Raises RequestRefused after OPEN_WAIT_S seconds, or if
+        opening failed, because clients show this error, but hide the output of the process."""
         await asyncio.wait({self.opened}, timeout=OPEN_WAIT_S)
         if not self.opened.done():
             wait = "Documents are still read, and models loaded: minutes the first time. Ask again later."
@@ -311,9 +311,9 @@ def serve_here(
 ) -> None:
     """Serves the tools of an endpoint over stdin and stdout, until the client closes stdin.
 
-    `read` updates the store and returns its URI; None: the store is searched as it is. `say` is as in
-    `serve`. `follow` is called in a thread once the endpoint answers, except for recipe `live`. If opening
-    fails, `say` and each call get the error. Without `read`, raises as `ServeArgs.check`.
+    `read` updates the store and returns its URI; None means that the store is searched as it is. `say` is as
+    in `serve`. `follow` is called in a thread once the endpoint answers, except for recipe `live`. If opening
+    fails, `say` and each call get the error. Without `read`, raises the errors of `ServeArgs.check`.
     """
     if read is None:
         endpoint.check(settings)

@@ -1,5 +1,5 @@
-"""Experiments: sweeps over recipes or field values; repeated runs, which show the noise of an engine; and
-fits of `decide` and `fuse` to a finished run."""
+"""Experiments with recipes: `sweep` compares recipes or field values, `evaluate_repeatedly` shows how much an
+engine's answers vary, `fit_decide` and `fit_fuse` fit a step's numbers to a finished run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from raypipe.store import Store
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecideFitResult(Result, rows="report.unseen"):
-    """Fit of `decide`. Rows: the fit and the policies that it is compared with, on the unseen half."""
+    """Fit of `decide`. The fit and the policies that it is compared with are rows, on the unseen half."""
 
     file: Path  # file of the numbers, for the step's field `fitted`; the report is next to it, as .json
     fitted: AnswerProbability
@@ -58,7 +58,7 @@ class DecideFitResult(Result, rows="report.unseen"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FuseFitResult(Result, rows="report.unseen"):
-    """Fit of `fuse`. Rows: the fit and the weightings that it is compared with, on the unseen half."""
+    """Fit of `fuse`. The fit and the weightings that it is compared with are rows, on the unseen half."""
 
     file: Path  # file of the numbers, for the step's field `fitted`; the report is next to it, as .json
     fitted: FusionWeights
@@ -76,14 +76,15 @@ def fit_decide(
     group: str | None = None,
     measure: str | None = None,
 ) -> DecideFitResult:
-    """Fits the probability that an answer is right, and the threshold for giving an answer.
+    """Fits the probability that an answer is right, and the least probability at which an answer is given.
 
     An answer with a lower probability becomes "i don't know". The threshold maximizes the mean of `measure`;
-    None: the report's first measure. `run` is the folder of an eval. One half of its questions, `split` (0 or
-    1), is for the fit. The other half is for the report, without questions that an earlier fit has seen. A
-    hash of the id, or of the label `group`, decides a question's half. None: the group label of the data's
-    kind, if there is one, else the id. `out` is the file for `decide.fitted`; None: fit-decide.yaml in the
-    run's folder. Raises ConfError if the recipe's decide cannot be fitted, and DataError for too few answers.
+    None: the report's first measure. `run` is the folder of an eval. One half of its questions, chosen by
+    `split` (0 or 1), serves to fit. The other half serves to report, without questions that an earlier fit
+    has seen. A hash of a question's id, or of its label `group`, decides its half. `group` None means the
+    group label of the data's kind, or else the id. `out` is the file for `decide.fitted`; None:
+    fit-decide.yaml in the run's folder. Raises ConfError if the recipe's decide cannot be fitted, and
+    DataError for too few answers.
     """
     file = _out(run, out, "fit-decide.yaml")
     fitted, report = deciding.fit_decide(Session().local_run(run), split, group, measure)
@@ -103,10 +104,10 @@ def fit_fuse(
 ) -> FuseFitResult:
     """Fits the weights of a `fuse` step to a ranking measure.
 
-    No model is called: the run's hits have all scores. `step` is the stage to fit, such as `fuse:final`;
-    None: the last `fuse`. `scores` names the scores to weigh; (): those that the step weighs in the recipe.
-    `store` holds the run's documents; None: the store that the run used. The other arguments and errors are
-    those of `fit_decide`. Raises DataError for data without judged documents.
+    No model is called: the run's hits have all scores. `step` is the stage to fit, such as `fuse:final`; None
+    means the last `fuse`. `scores` are the names of the scores to weigh; (): those that the step weighs in
+    the recipe. `store` has the run's documents; None means the store that the run used. The other arguments
+    and errors are those of `fit_decide`. Raises DataError for data without judged documents.
     """
     file = _out(run, out, "fit-fuse.yaml")
     session = session or Session()
@@ -117,8 +118,8 @@ def fit_fuse(
 
 
 def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
-    """Returns the file to write: `out`, or `name` in a local run's folder. Raises ConfError for a name
-    without .yaml or a file that cannot be written."""
+    """Returns the file to write: `out`, or `name` in the folder of a run on this machine. Raises ConfError if
+    the file's name does not end with .yaml, or if it cannot be written."""
     if out is None and is_remote(str(run)):
         raise ConfError(f"{run}: lies in an object store. Name the file to write: --out {name}")
     file = Path(run) / name if out is None else Path(out)
@@ -170,15 +171,15 @@ def sweep(
     docs: str | Path | None = None,
     **options: Any,
 ) -> SweepResult:
-    """Evaluates recipes at each combination of field values, and compares each point with the first.
+    """Evaluates recipes at each combination of field values, and compares each point with the first point.
 
     A point is one recipe at one combination; `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. All
-    points answer the same questions: all, or `sample` of them, drawn by `seed`. After a sample the best point
-    and the first point also answer up to as many other questions. The best point has the highest mean of
-    `measure`; None: the first measure of the data's `kind`. `margin` is as in `compare`, `docs` as in
-    `evaluate`. `on_plan` receives the plans of all points before a point runs; `dry_run` ends there. Of
-    `options` (`EvalOptions`), only format, fields, kind, rule and judge are used. Raises ConfError and
-    DataError before a point runs, and DataError afterwards if no question is scored at all points.
+    points answer the same questions: all of them, or `sample` of them, drawn by `seed`. After a sample, the
+    best point and the first point also answer up to as many questions outside of it. The best point has the
+    highest mean of `measure`; None: the first measure of the data's `kind`. `margin` is as in `compare`,
+    `docs` as in `evaluate`. `on_plan` receives the plans of all points. With `dry_run`, nothing runs after
+    that. Of `options` (`EvalOptions`), only format, fields, kind, rule and judge are used. Raises ConfError
+    and DataError before a point runs, and DataError afterwards if no question is scored at all points.
     """
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
@@ -239,9 +240,9 @@ def _questions(
     scratch: Path | None,
     docs: str | Path | None,
 ) -> tuple[Store, list[Question], NewSources, str]:
-    """Opens the store of a sweep, and ingests its files. With `scratch`, as in `open_data`, files are only
-    read. Returns the store, all questions, the sources that the store lacks, and the kind of the data. Raises
-    DataError if there are no questions."""
+    """Opens the store of a sweep, and ingests its files. With `scratch`, a folder for a plan's files, the
+    files are only read. Returns the store, all questions, the sources that the store lacks, and the kind of
+    the data. Raises DataError if there are no questions."""
     if scratch is None:
         store, docs = docs_store(docs, store, session, read=True), None
     filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch, docs)
@@ -256,7 +257,7 @@ def _questions(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepeatsResult(Result, rows="found.questions"):
-    """Several runs of one recipe. Each question is a row, with mean and spread of its lead measure."""
+    """Several runs of one recipe. Each question is a row, with the mean and spread of the first measure."""
 
     folder: Path
     found: Repeats
@@ -277,11 +278,12 @@ def evaluate_repeatedly(
     docs: str | Path | None = None,
     **options: Any,
 ) -> RepeatsResult:
-    """Evaluates a recipe `times` times, and reports how far the score and the verdicts move.
+    """Evaluates a recipe `times` times, and reports how much the score and the verdicts vary.
 
     From the second run on, language models are called even for cached replies; with `fresh` also in the
-    first. Takes the arguments of `evaluate`. `out` gets a folder `repeat-N` for each run, and repeats.json.
-    Raises ConfError for fewer than two times, and for an `out` in an object store. Also raises as `evaluate`.
+    first. The other arguments are those of `evaluate`. `out` gets a folder `repeat-N` for each run, and
+    repeats.json. Raises ConfError for less than two times or an `out` in an object store, and errors of
+    `evaluate`.
     """
     if times < 2:
         raise ConfError(f"--repeats: expected 2 or more, found {times}")

@@ -1,4 +1,5 @@
-"""Finished runs: explanations of rows, faults, losses, exports to other programs, and a view in a browser."""
+"""Functions about finished runs: they explain answers, list faults and lost questions, write results for
+other programs, and show runs in a browser."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class WhyResult(Result, rows="explanation.steps", record="explanation"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FaultsResult(Result, rows="found.rows"):
-    """Rows with faults: dead letters, pending rows, rows answered by another step, unread lines and files."""
+    """Rows with faults: dead letters (rows that failed for good), pending rows (rows that the next run tries
+    again), rows answered by another step, unread lines and files."""
 
     run: str  # "": no run; the rows are lines and files that the store could not read
     found: RowFaults
@@ -75,7 +77,7 @@ class LostQuestion:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LossesResult(Result, rows="questions"):
-    """Losses of a run by their place. Each lost question is a row."""
+    """Losses of a run, counted by their place. Each lost question is a row."""
 
     run: str
     recipe: str  # name of the recipe
@@ -102,11 +104,12 @@ def finished_run(run: str | Path) -> FinishedRun:
 
 @outside_loop
 def why(run: str | Path, row: str) -> WhyResult:
-    """Explains the answer to one question of a finished run: its sources, prompts, replies, key, and each
-    step's requests with reasons.
+    """Explains how a finished run answered one question, step by step.
 
-    `run` is the folder of an eval. `row` is a question's id, or a unique prefix of an id. Raises DataError if
-    there is no such run or question, and if the record of the run that answered the question is missing.
+    The result has the question's sources, prompts, replies and key, and the requests of each step with their
+    reasons. `run` is the folder of an eval. `row` is the question's id, or a prefix that no other id has.
+    Raises DataError if the run or the question does not exist, or if the answer was kept from a run without a
+    record. Raises ConfError if this version of raypipe computes the recipe differently.
     """
     folder = RunFolder(Session().local_run(run))
     record = read(folder.path)
@@ -116,7 +119,7 @@ def why(run: str | Path, row: str) -> WhyResult:
 
 
 def fields(store: Place = None, session: Session | None = None) -> FieldsResult:
-    """Lists the fields of a store's documents that conditions (`where`) can test, with their types."""
+    """Lists the fields of a store's documents that a condition (`where`) can test, with their types."""
     opened = (session or Session()).store(store)
     return FieldsResult(opened.uri, tuple(fields_now(opened).fields()))
 
@@ -125,10 +128,10 @@ def fields(store: Place = None, session: Session | None = None) -> FieldsResult:
 def faults(
     run: str | Path | None = None, store: Place = None, session: Session | None = None
 ) -> FaultsResult:
-    """Lists the rows of a finished run that have faults, with reason, number of tries and outcome.
+    """Lists the rows of a finished run that failed, with the reason, the number of tries and the outcome.
 
-    Rows that a later run has done are left out. `run` None: lists the lines and files that could not be read
-    into `store`. Raises DataError if `run` is not finished and, without `run`, for an empty store.
+    A row that a later run has repaired is left out. If `run` is None, lists the lines and files that could
+    not be read into `store`. Raises DataError for an unfinished `run`, or for an empty store without a `run`.
     """
     if run is None:
         opened = (session or Session()).store(store)
@@ -149,10 +152,11 @@ def faults(
 
 @outside_loop
 def losses(run: str | Path, at: str | None = None) -> LossesResult:
-    """Lists the questions of a finished run whose answers are not right, each with the place of its loss.
+    """Lists the questions of a finished run without a right answer, each with the place where it was lost.
 
-    `at` names a place: only questions lost there are listed; None: all. Raises ConfError for an unknown
-    place. Raises DataError if there is no finished run, and for data whose golds are documents, not answers.
+    The place is the first one without the right answer, such as recall. `at` is a place, and only questions
+    lost there are listed; None lists all. Raises ConfError for an unknown place. Raises DataError if the run
+    is not finished, and for data whose right answers are documents.
     """
     folder, here = RunFolder(Session().local_run(run)), None if at is None else place(at)
     record = read(folder.path)
@@ -181,15 +185,15 @@ class ExportResult(Result):
 
 
 def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str | None = None) -> ExportResult:
-    """Writes the results of a finished eval in another shape.
+    """Writes the results of a finished eval in the format of another program.
 
-    The shapes are `predictions` (predictions.jsonl), `crag` and `qasper` (the input of these evaluators),
-    `trec` (the ranking), and `oag` (OAG-QA's submission: the best 20 papers). `mlflow` writes a run to the
-    MLflow server at the address `out`, in `experiment`; None: an experiment called raypipe. A ranking names
-    documents of a collection by the ids in the run's store, and pages by their addresses. Raises DataError
-    for an unfinished run, for an `out` that is the run's own results or record, and for a run without such
-    results. Raises ConfError if MLflow is not installed, and for an experiment with another shape. Raises
-    Unavailable if the MLflow server does not accept the run.
+    `shape` names the format. `predictions` is a file of predictions, `crag` and `qasper` are the inputs of
+    these evaluators, `trec` is a ranking, and `oag` is a submission to OAG-QA (the best 20 papers). `mlflow`
+    sends the run to the MLflow server at the address `out`, into `experiment` (None: raypipe). A ranking
+    names documents by their ids in the store, and pages by their addresses. Raises DataError for an
+    unfinished run, for an `out` that would replace the run's results or record, and for a run that lacks
+    these results. Raises ConfError if MLflow is not installed, and for an `experiment` with another format.
+    Raises Unavailable if the MLflow server refuses the run.
     """
     folder = RunFolder(Session().local_run(run))
     if shape == "mlflow":
@@ -242,7 +246,8 @@ class RunsResult(Result, rows="runs"):
 
 def list_runs(dirs: Data = (), store: Place = None, session: Session | None = None) -> RunsResult:
     """Lists the finished runs in `dirs` (folders of runs, or folders that contain these) and in `store`.
-    Without `dirs`, lists the runs under $RAYPIPE_HOME, and `store` None is the default store if it exists."""
+    Without `dirs`, lists those under $RAYPIPE_HOME; `store` None then means the default store if it
+    exists."""
     headers, unread = _runs(several(dirs), store, session or Session()).listed()
     return RunsResult(tuple(headers), unread)
 
@@ -269,7 +274,7 @@ def _runs(dirs: Sequence[str | Path], store: Place, session: Session) -> RunList
 
 
 def left_out(unread: int) -> str:
-    """Formats the number of unread records, for the end of a sentence; "" for 0."""
+    """Formats the number of runs whose record could not be read, to end a sentence. Returns "" for 0."""
     return f", {unread} of other formats left out" if unread else ""
 
 
@@ -281,9 +286,9 @@ def serve_view(
     say: Callable[[str], None],
     session: Session,
 ) -> None:
-    """Serves runs to a browser on this machine until the process is interrupted. `labels` is the file for
-    people's marks; None: labels.jsonl in each run's folder. Raises ConfError for folders without a run, and
-    for a port that is taken."""
+    """Shows runs in a browser on this machine until the process is interrupted. `labels` is the file that
+    receives people's marks; None means labels.jsonl in each run's folder. Raises ConfError if `dirs` contain
+    no run, or if the port is taken."""
     if labels is not None:
         require_file(labels, "--labels")
     runs = _runs(dirs, store, session)

@@ -1,4 +1,4 @@
-"""Index of a folder of documents: `open_docs` brings it up to date, and `follow` waits for changed files."""
+"""Index of a folder of documents: `open_docs` updates it, and `follow` waits for changes of the folder."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def open_docs(
 ) -> Store:
     """Reads and indexes the changed files of a folder, and returns the folder's store.
 
-    Unchanged files and indexed texts are skipped. Texts beyond HERE_CHARS, or for a vLLM step, are indexed on
-    Ray. `on_read` is called with the store between reading and indexing. The tables then hold neither removed
-    files nor the old texts of changed files. Raises ConfError if the folder is missing or if the recipe reads
-    no documents, DataError if no file can be read, and ModelMissing.
+    Unchanged files and indexed texts are skipped. Texts beyond HERE_CHARS, or for a step with vLLM, are
+    indexed on Ray. `on_read` is called with the store after reading and before indexing. The tables then hold
+    neither removed files nor the old texts of changed files. Raises ConfError if the folder is missing or if
+    the recipe reads no documents, DataError if no file can be read, and ModelMissing.
     """
     from raypipe.api.run import say_estimate  # imported late: it reads the records of runs on this machine
 
@@ -89,7 +89,7 @@ def open_docs(
 
 @dataclass(slots=True)
 class ServedDocs:
-    """A folder whose documents an endpoint searches, in the tables that the endpoint opened last."""
+    """A folder whose documents an endpoint searches, as they were when it last opened the tables."""
 
     recipe: str
     docs: str
@@ -106,8 +106,8 @@ class ServedDocs:
     def read_again(self, reopen: Callable[[], object]) -> None:
         """Reads and indexes changed files, then calls `reopen`: the endpoint then searches the newest tables.
 
-        Until then it searches the old texts of changed files. If documents are gone or have other fields,
-        `reopen` is also called before indexing; also before a DataError is raised. Raises as `open_docs`."""
+        Until then it searches the old texts of changed files. `reopen` is also called before indexing if
+        documents are gone or have other fields, and before a DataError is raised. Raises as `open_docs`."""
 
         def swap(opened: Store, at_once: Callable[..., bool] = withdrawn) -> None:
             if at_once(self.searched, now := self._states(opened)):
@@ -133,7 +133,7 @@ FileStates: TypeAlias = Mapping[str, object]  # file name -> (size, time and ino
 
 
 def file_states(docs: str | Path) -> FileStates:
-    """Reads the state of each file in a folder; {} if the folder is missing."""
+    """Maps each file of a folder to its size, time, inode and readability; {} if the folder is missing."""
     root = Path(docs).absolute()
     found = walk(root, (), DOCUMENT_LIMITS) if root.exists() else ()
     return {f.name: (f.state, f.trouble is None) for f in found}
@@ -142,10 +142,11 @@ def file_states(docs: str | Path) -> FileStates:
 def follow(
     docs: str | Path, seen: FileStates, again: Callable[[], object], say: Callable[[str], None]
 ) -> NoReturn:
-    """Calls `again` whenever a folder's files have changed, until the process is interrupted.
+    """Calls `again` after each change of a folder's files, until the process is interrupted.
 
-    `seen` is the state of the files at the last read. `say` receives each new error of `again`. After a
-    DataError, `again` is called at the next change of the files; after another error, at the next look."""
+    `seen` is the state of the files when they were last read. `say` receives an error of `again`, unless it
+    is the same as the last one. After a DataError, `again` is called at the next change of the files; after
+    another error, it is called at the next look, a second or more later."""
     message = ""
     while True:
         start = time.monotonic()
@@ -163,7 +164,7 @@ def follow(
 
 
 def require_documents_read(recipe: Recipe, store: Store) -> None:
-    """Raises ConfError if a store has documents from files of a folder, and the recipe parses none."""
+    """Raises ConfError if a store has documents of a folder, and the recipe does not parse documents."""
     kinds = recipe.source_kinds()
     if "document" in kinds or not store.has("layouts"):
         return

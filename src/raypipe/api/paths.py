@@ -35,8 +35,8 @@ def inputs(given: Data, settings: Settings) -> list[Path]:
 
 
 def format_for(given: Format | None, paths: Sequence[Path], fields: Fields | None = None) -> Format:
-    """Returns the given format, or the format that the paths look like, with the named fields. Raises
-    ConfError for named fields with another format than rows."""
+    """Returns the format `given`, or else the format that the paths appear to have. With `fields`, returns
+    the format of rows with these fields, and raises ConfError if another format is given."""
     if not fields:
         return looks_like(paths) if given is None else given
     if given not in (None, "rows"):
@@ -51,11 +51,11 @@ _DOCUMENTS = (".pdf", ".docx", ".html", ".htm", ".txt", ".md")
 
 
 def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | None) -> Format:
-    """Returns the format in which `ingest` reads paths: `files` if neither format nor fields are given and
-    all paths are folders of documents, else the format of `format_for`.
+    """Returns the format in which `ingest` reads paths. It is `files` if all paths are folders of documents
+    and neither format nor fields are given. Otherwise it is the format of `format_for`.
 
-    A folder of documents has a PDF or docx directly in it. Or it has a document at any depth, and directly in
-    it no file of rows, of CRAG or of BEIR. Only the first _LOOKED_AT entries count."""
+    A folder of documents has a PDF or docx directly in it. Or it has a document at any depth, and no file of
+    rows, of CRAG or of BEIR directly in it. Only the first _LOOKED_AT entries are looked at."""
 
     def documents(folder: Path) -> bool:
         direct = [f.name.lower() for f in itertools.islice(folder.iterdir(), _LOOKED_AT) if f.is_file()]
@@ -71,8 +71,8 @@ def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | No
 
 
 def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:
-    """Returns the absolute path of a run's folder: `given`; for None an unused path under $RAYPIPE_HOME; for
-    an object store a folder under $RAYPIPE_HOME, which `deliver` copies there."""
+    """Returns the absolute path of a run's folder: `given`, or for None an unused path under $RAYPIPE_HOME.
+    If `given` is in an object store, it is a folder under $RAYPIPE_HOME, which `deliver` copies there."""
     if given is None:
         return unused(settings.home / "runs" / Path(store).name / recipe, time.localtime())
     place = settings.place(str(given), "--out")
@@ -91,7 +91,7 @@ SWEEP = "sweep.json"  # the result in a sweep's folder
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:
-    """Copies the folder of a run or sweep to `given` if that is in an object store. The record goes last."""
+    """Copies a run's or sweep's folder to `given` if that is in an object store. The record is sent last."""
     if given and is_remote(str(given)):
         upload(folder, str(given), last=[RunFolder(folder).record.name, SWEEP])
         print(f"sent to {given}", file=sys.stderr)

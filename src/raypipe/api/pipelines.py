@@ -1,7 +1,7 @@
-"""Composition root: builds the pipeline of a recipe over a store, to run on the session's cluster.
+"""Composition root: builds a pipeline from a recipe, a store and the session's cluster.
 
-`open_pipeline` runs on Ray, `in_process` in this process, and `offline_pipeline` only plans. `prices_of`
-collects prices. Ray is imported once there is work for it.
+The pipeline of `open_pipeline` runs on Ray, and that of `in_process` in this process. The pipeline of
+`offline_pipeline` only plans. `prices_of` collects prices. Ray is imported once there is work for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class SizedCluster(NamedTuple):
-    """A cluster file sized for the existing nodes, and the recipe's engines on it."""
+    """A cluster file fitted to the machines that exist, and the recipe's vLLM engines on them."""
 
     cluster: Cluster
     group: EngineGroup | None
@@ -48,11 +48,11 @@ class SizedCluster(NamedTuple):
 
 @dataclass
 class RayRun:
-    """Runner of a recipe's tasks over a store, on Ray.
+    """Runner of a recipe's tasks on Ray. A task computes missing rows of a table in a store.
 
-    It connects to Ray at the first need, or immediately if this process has a Ray: starting Ray takes
-    seconds, and a run with nothing missing needs no Ray. A judge whose model is a model of the recipe uses
-    the recipe's engine, which then keeps running after the tasks.
+    It connects to Ray for the first task, because starting Ray takes seconds and a run with nothing missing
+    needs no Ray. If this process has a Ray already, it connects immediately. If the judge's model is a model
+    of the recipe, the judge uses the recipe's engine, which then keeps running after the tasks.
     """
 
     settings: Settings
@@ -98,13 +98,13 @@ class RayRun:
         return SizedCluster(cluster, group, streams)
 
     def connect(self) -> None:
-        """Connects to Ray, once, and sizes the cluster file for Ray's nodes. Before, checks models, also by
-        requests to servers. Raises ClusterTooSmall, and ModelMissing before a first row needs the model."""
+        """Checks the models, also by requests to servers, then connects to Ray and fits the cluster file to
+        its nodes. Does so only once. Raises ClusterTooSmall, ModelMissing, and errors of the servers."""
         _ = self._sized
 
     def ahead(self) -> None:
-        """Starts loading embedders in processes without GPUs, while other work runs. Does nothing for a pool
-        with GPUs: its processes load embedders when their graph starts, while pages are parsed."""
+        """Starts loading embedders in CPU processes, while other work runs. Does nothing if embedders use
+        GPUs, because their processes load them while pages are parsed."""
         pool = self._sized.cluster.pools["embed"]
         if self.recipe is not None and not pool.gpus and not self._loading:
             from raypipe.runs.cluster.graph import load_ahead
@@ -112,7 +112,7 @@ class RayRun:
             self._loading = load_ahead(self.worker, self.recipe.embedders(), pool)
 
     def workers(self, verb: Verb) -> Workers:
-        """Returns the number of workers for tasks of a verb. Connects to Ray."""
+        """Returns how many workers compute tasks of a kind, such as embed or answer. Connects to Ray."""
         return capacity.workers(self._sized.cluster, verb, bool(self._wanted))
 
     def streams(self) -> bool:
@@ -141,7 +141,7 @@ class RayRun:
         return running.run(verb, work, tasks, pools, cluster.limits, self.stats.append)
 
     def _pools(self, verb: Verb) -> dict[PoolName, Pool]:
-        """Returns the pools for a verb, sized for the nodes that exist now."""
+        """Returns the pools of worker processes for a kind of tasks, sized for the nodes of this moment."""
         from raypipe.runs.cluster import connection
 
         nodes = capacity.reachable(self.written, connection.nodes())
@@ -154,11 +154,11 @@ class RayRun:
 def open_pipeline(
     session: Session, store: Store, recipe: Recipe, answers: bool = True, judge: JudgeKit | None = None
 ) -> Iterator[Pipeline]:
-    """Opens the pipeline of a recipe over a store, on the session's cluster.
+    """Opens the pipeline of a recipe over a store, on the session's cluster, for a `with` block.
 
-    `answers` False: only the corpus steps run, so models that only question steps call may be missing.
-    `judge` is the kit of the judge of the answers; None: no model judges. Raises ConfError for a cluster file
-    or graph that does not fit, and ClusterTooSmall.
+    With `answers` False, only the corpus steps run, and models that only question steps call may be missing.
+    `judge` is the access to the judge's model; None means that no model judges. Raises ConfError for a
+    cluster file or graph that does not fit, and ClusterTooSmall.
     """
     if answers:
         require_graphs(recipe)
@@ -183,8 +183,8 @@ def open_pipeline(
 
 
 def open_reading(session: Session, store: Store) -> TaskReading:
-    """Returns the settings and functions with which tasks read files into a store. Only large files connect
-    to the session's cluster. Raises ConfError and ClusterTooSmall."""
+    """Returns the settings and functions for tasks that read files into a store. The session's cluster is
+    used only for large files. Raises ConfError and ClusterTooSmall."""
     file = session.cluster_file()
     worker = WorkerConfig(store.uri, file.backend, file.device, 1)
 
@@ -197,8 +197,8 @@ def open_reading(session: Session, store: Store) -> TaskReading:
 
 @contextmanager
 def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipeline]:
-    """Opens a pipeline for the corpus steps of a recipe, in this process on all cores, without Ray. Raises
-    ModelMissing for missing files of a model, and ConfError."""
+    """Opens a pipeline for the corpus steps of a recipe, for a `with` block. It runs in this process on all
+    cores, without Ray. Raises ModelMissing for missing files of a model, and ConfError."""
     models = (*recipe.embedders(), *recipe.writers())
     for model in models:
         load.present(model)
@@ -209,7 +209,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
 
 
 def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline:
-    """Builds a pipeline as the session's cluster would run it, without Ray. It serves to plan, not to run."""
+    """Builds a pipeline with the sizes that the session's cluster would use. It can plan, but not run."""
     require_graphs(recipe)
     file = as_declared(session.cluster_file(), recipe.models())
     place, sizes = worker_and_sizes(session, file, store.uri, ())
@@ -218,12 +218,12 @@ def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline
 
 
 def workers_of(file: Cluster, recipe: Recipe) -> Callable[[Verb], Workers]:
-    """Returns a function from a verb to the number of workers that a cluster file has for it."""
+    """Returns a function that maps a kind of tasks to the number of workers for it in a cluster file."""
     return partial(capacity.workers, file, engines=any(m.loader == "vllm" for m in recipe.models()))
 
 
 def as_declared(file: Cluster, models: Sequence[Model]) -> Cluster:
-    """Sizes a cluster file for the machines that it declares, with the engines of these models."""
+    """Sizes a cluster file for the machines that it declares, with engines for `models` that need one."""
     engined = [m for m in models if m.loader == "vllm"]
     return capacity.sized(sharing(file, models), engined, capacity.declared_nodes(file))
 
@@ -233,7 +233,7 @@ BATCH_QUESTIONS = 5_000
 
 
 def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
-    """Enlarges tasks, and uses one worker, if a model's endpoint takes chats in batches."""
+    """Gives a cluster file larger tasks and one worker, if a model's endpoint takes chats in batches."""
     endpoints = [file.endpoints.get(m.path) for m in models if m.loader in REMOTE]
     if not any(at is not None and at.batch for at in endpoints):
         return file

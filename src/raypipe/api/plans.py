@@ -52,7 +52,7 @@ from raypipe.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Pools of a recipe, with their machines and memory."""
+    """Machines and memory that each pool of worker processes takes for a recipe."""
 
     cluster: str  # name of the cluster file
     about: str  # description of the cluster file
@@ -86,7 +86,7 @@ def plan(
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs no step.
 
     `docs` is a folder of documents, in its own store unless `store` names one. Reading and indexing its
-    changed files is planned, too. This is the whole plan if neither that store nor `data` has questions and
+    changed files is planned, too. Nothing else is planned if this store and `data` have no questions and
     `check_run` is False. `check_run` also connects to the cluster, looks for every model, and sends test
     requests to servers, as the eval does before its first row. `options` are fields of `EvalOptions`. With a
     `judge`, calls of a model that judges by `rule` are counted. With `refresh`, answers that depend on
@@ -125,8 +125,8 @@ def planned_questions(
     docs: str | Path | None,
     limit: int | None = None,
 ) -> tuple[list[Question], NewSources]:
-    """Reads the first `limit` questions (None: all) of the files; if there are no files, of the store. Also
-    returns the sources of the files and of the folder `docs` that the store lacks."""
+    """Returns the first `limit` questions (None: all) of the files, or of the store if there are no files.
+    Also returns the sources of the files and of the folder `docs` that the store lacks."""
     if files:
         questions, coming = read_questions(opened, files, format)
         questions = questions[:limit]
@@ -197,9 +197,10 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
     """Estimates the cost of a recipe's corpus steps for pages that do not exist yet.
 
     `assumed` gives the number of pages: `pages=1e8`. Further numbers describe pages that differ from CRAG's:
-    `pages=1e7,html_bytes=20000,text_chars=9000`. `chunks`, per page, replaces the result of the recipe's own
-    split. Rates come from the last runs on this machine and of `store`; without a rate, hours are unknown.
-    Raises ConfError for invalid numbers and if the split makes no chunks here, and ClusterTooSmall.
+    `pages=1e7,html_bytes=20000,text_chars=9000`. `chunks` is the number of chunks per page; without it, the
+    recipe splits a made-up page. The speed of a step comes from the last runs on this machine and of `store`.
+    Hours are unknown for a step that is in none of these runs. Raises ConfError for invalid numbers and if
+    the split makes no chunks here, and ClusterTooSmall.
     """
     session = session or Session()
     size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)
@@ -222,8 +223,8 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
 
 
 def _placement(session: Session, recipe: Recipe) -> Placed:
-    """Places a recipe on the machines that the session's cluster file declares. Raises ClusterTooSmall if it
-    does not fit there."""
+    """Returns the machines and memory for a recipe's pools on the cluster that the session's cluster file
+    declares. Raises ClusterTooSmall if this cluster cannot hold them."""
     asked = asked_by(recipe)
     written = sharing(session.cluster_file(), asked)
     cluster = fitting(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
@@ -235,8 +236,9 @@ QUESTIONS, PAGES, PAGE_CHARS = 6, 6, 6000  # some 200 chunks: enough for a rate,
 
 
 def calibrate(recipe: str | Path, session: Session) -> None:
-    """Measures the speed of each step of a recipe on this machine, by an eval of a few invented questions.
-    Models behind endpoints are called too. Raises ConfError for a cluster file of other machines."""
+    """Measures the speed of each step of a recipe by an eval of a few invented questions. A plan finds the
+    speed in the eval's record under $RAYPIPE_HOME. Models on servers are called, too. Raises ConfError for a
+    cluster file of other machines."""
     if not is_here(session.cluster_file()):
         other = f"expected a cluster file for only this machine, {session.cluster} is for others"
         raise ConfError(f"--calibrate: {other}. An eval there measures them")

@@ -54,7 +54,7 @@ from raypipe.text.moments import moment
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AskResult(Result, rows="result.passages"):
-    """Answer to one question. Rows: passages of the ranking, best first; none if `ask` read no passages."""
+    """Answer to one question. The ranked passages are its rows, best first, if they were requested."""
 
     result: QueryResult
 
@@ -106,15 +106,15 @@ def ask(
 ) -> AskResult:
     """Answers one question in this process, from a store, a folder, or the pages in a file.
 
-    `recipe` "live" is the live release. `question` is a new text, or the id or text of a stored question. A
-    stored question searches its own citations. `asked_at` is the question's time: `03/05/2024, 23:18:31 PT`.
-    `pages` is a file with one CRAG line, whose search results are searched in place of the store. `docs` is a
-    folder of documents; its changed files are first read and indexed in `store` (None: the folder's own
-    store). `where` is a condition on fields of the searched documents, such as `date >= '2025-01-01'`.
-    `passages` adds the texts of the ranking to the result. `on_text` receives pieces of a reply while a vLLM
-    engine in this process generates it. `turns` is a file of earlier messages with `role` and `content`: a
-    JSON list, or one JSON object per line. Without a question, the user's last of these messages is asked.
-    Raises ConfError, DataError, ModelMissing, StoreError and Unavailable.
+    `recipe` is a recipe's name, or "live" for the live release. `question` is a new text, or the id or text
+    of a stored question, which searches only its own citations. `asked_at` is the question's time:
+    `03/05/2024, 23:18:31 PT`. `pages` is a file with one CRAG line; its search results are searched instead
+    of the store. `docs` is a folder of documents. Its changed files are first read and indexed in `store`
+    (None: the folder's own store). `where` is a condition on fields of the searched documents, such as
+    `date >= '2025-01-01'`. `passages` adds the texts of the ranked passages to the result. `on_text` receives
+    pieces of a reply while a vLLM engine in this process generates it. `turns` is a file of earlier messages
+    with `role` and `content`: a JSON list, or one JSON object per line. Without a `question`, the user's last
+    message there is answered. Raises ConfError, DataError, ModelMissing, StoreError and Unavailable.
     """
     session, live = session or Session(), recipe == "live"
     if live and session.sets:
@@ -156,8 +156,9 @@ def ask(
 def _searched(
     session: Session, recipe: Recipe, question: str, docs: str | Path | None, store: Place
 ) -> Store:
-    """Opens the store that a question without pages searches; with `docs`, reads and indexes the folder.
-    Raises ConfError if the recipe cannot read its documents, or needs pages that a new question lacks."""
+    """Opens the store that a question searches; a folder `docs` is first read and indexed. Raises ConfError
+    if the recipe cannot read the store's documents, or if it searches only pages of the question and it has
+    none."""
     opened = None if docs is not None else session.store(store)
     if opened is not None:
         require_documents_read(recipe, opened)
@@ -170,7 +171,7 @@ def _searched(
 
 
 class _Waiting(Listener):
-    """Listener that prints on stderr the step that an answer waits for, until a reply is generated."""
+    """Listener that prints on stderr the step that runs, until the model's first text arrives."""
 
     def __init__(self, on_text: Callable[[str], None] | None) -> None:
         self.now: Callable[[str], None] | None = None  # sets the heartbeat's line; None: nothing is printed
@@ -234,8 +235,8 @@ def _request(
 def local_kit(
     session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
-    """Opens a kit of this process; reads the cluster file only for models in vLLM or behind an address. Sends
-    test chats, and raises, as `require_answering` with `remembered`."""
+    """Opens the models of a recipe for this process. Sends test chats to servers that have not accepted one
+    recently, and raises as `require_answering`. Reads the cluster file only for vLLM and servers."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = sharing(session.cluster_file(), asked_by(recipe))
@@ -256,13 +257,13 @@ def rank(
     session: Session | None = None,
     out: str | Path | None = None,
 ) -> RankResult:
-    """Ranks documents for queries. A document has the score of its best passage.
+    """Ranks documents for queries. The score of a document is the score of its best passage.
 
-    `corpus` and `queries` are BEIR files, ranked in a store of their own. Without these files, the documents
-    of `store` are ranked for its questions. `by` names a score of the recipe's steps, or `final`: the
-    recipe's last order, whose scores are falling numbers. At most `top` documents of a query remain;
-    documents without the score are left out. `out` is the file for a TREC run; ids that this format cannot
-    hold are refused before the ranking. Raises ConfError, DataError and ModelMissing.
+    `corpus` and `queries` are BEIR files, which get a store of their own. Without these files, the documents
+    of `store` are ranked for its questions. `by` is the name of a score that the recipe computes. The
+    default, `final`, takes the recipe's last order, with falling numbers as scores. At most `top` documents
+    remain per query; documents without the score are left out. `out` is the file for a TREC run; an id that
+    this format cannot hold is refused before the ranking. Raises ConfError, DataError and ModelMissing.
     """
     session = session or Session()
     if (corpus is None) != (queries is None):

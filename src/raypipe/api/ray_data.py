@@ -54,13 +54,13 @@ def dataset(
     model: str | None = None,
     session: Session | None = None,
 ) -> Dataset:
-    """Opens a table of a recipe in a store as a `ray.data.Dataset`, read from Lance by fragments.
+    """Opens a table of a recipe in a store as a `ray.data.Dataset`, which reads it from Lance by fragments.
 
-    The call pins the table's version: later commits are not visible. Deleted rows are not read. `texts` are
-    parsed sources. `passages` are chunks with ids and texts; `vectors` are these chunks with the vector of
-    the embedder `model` (None: the recipe's only embedder). `answers` are stored answers that an eval would
-    reuse. `columns` None: all. Raises StoreError for a table that the store lacks, and ConfError for an
-    unknown table, column or model.
+    `table` is "texts" (parsed sources), "passages" (chunks with ids and texts), "vectors" (the same chunks
+    with vectors) or "answers" (stored answers that an eval would reuse). The vectors are those of the
+    embedder `model`; None means the recipe's only embedder. `columns` names the columns to read; None means
+    all. The call fixes the table's version, so later commits are not visible. Deleted rows are not read.
+    Raises StoreError for a table that the store lacks, and ConfError for an unknown table, column or model.
     """
     if table not in get_args(Rows):
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
@@ -92,7 +92,7 @@ def dataset(
 
 @dataclass(frozen=True, slots=True)
 class _TableView:
-    """Row filter and added columns with which a Dataset shows a table of a store."""
+    """Rows of a stored table that a Dataset shows, and columns that are added to them."""
 
     added: tuple[str, ...]  # columns that `change` adds
     reads: tuple[str, ...]  # columns that `change` reads
@@ -103,7 +103,7 @@ class _TableView:
 def _read(
     store: Store, table: str, columns: Sequence[str] | None, shown: _TableView | None = None
 ) -> Dataset:
-    """Returns a Dataset over a table at its present version. Raises ConfError for an unknown column."""
+    """Returns a Dataset over the newest version of a table. Raises ConfError for an unknown column."""
     import ray.data  # its import takes seconds, and only a Dataset needs it
 
     version = store.version(table)
@@ -131,7 +131,8 @@ def _read(
 
 
 def _with_texts(store: str, table: str, version: int, chunks: pa.Table, more: tuple[str, ...]) -> pa.Table:
-    """Adds the columns `chunk` (id) and `text` to chunks, if `more` names them. `table` has the texts."""
+    """Adds the id of each chunk as the column `chunk`, and its text as the column `text`. A column that
+    `more` does not name is not added. `table` is the stored table of texts, from which the chunks are cut."""
     sources, starts, ends, begins, stops = (arrow.id_texts(chunks[n]) for n in SPANS)
     if "chunk" in more:
         ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, begins, stops, strict=True)]
@@ -147,7 +148,7 @@ def _with_texts(store: str, table: str, version: int, chunks: pa.Table, more: tu
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """A step, and the plain values that a process needs to run it."""
+    """A step, and the settings by which a worker process opens it."""
 
     stage: Stage[Any]
     half: str  # corpus or question
@@ -155,16 +156,16 @@ class StepSpec:
     index: IndexSpec | None  # index that the step searches; None: the step does not search
 
     def open(self) -> OpenedStep:
-        """Opens the step with a kit of this process. A model is loaded at the first row that needs it."""
+        """Opens the step in this process. A model is loaded at the first row that needs it."""
         kit = self.worker.kit(LanceIndex(self.index) if self.index else None)
         return _of_sources(self.stage, kit) if self.half == "corpus" else _of_questions(self.stage, kit)
 
 
 class RowStep:
-    """Step of a recipe as a class for `Dataset.map_batches(..., batch_format="pyarrow")`.
+    """Base of the classes that `raypipe.step` makes for `Dataset.map_batches(..., batch_format="pyarrow")`.
 
-    `raypipe.step` makes its subclasses. A question step returns each row with changed columns. A corpus step
-    returns any number of rows for a row, and drops columns that it consumes, such as `content`.
+    A question step returns each row with changed columns. A corpus step returns any number of rows for an
+    input row, and drops the columns that it reads, such as `content`.
     """
 
     spec: StepSpec
@@ -174,7 +175,8 @@ class RowStep:
         self._change: OpenedStep | None = None
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Runs the step. Raises ConfError for a wrong type or missing column, and the step's errors."""
+        """Runs the step on a batch. Raises ConfError if the batch is no pyarrow table or lacks a column, and
+        raises the step's errors."""
         if not isinstance(batch, pa.Table):
             found = f'found {type(batch).__name__}: set batch_format="pyarrow"'
             raise ConfError(f"step {self.spec.stage.name}: expected a pyarrow.Table, {found}")
@@ -194,13 +196,13 @@ def step(
     session: Session | None = None,
     **fields: Any,
 ) -> type[RowStep]:
-    """Makes a step into a class for `Dataset.map_batches`, with batches of pyarrow.
+    """Makes a class that runs a step in `Dataset.map_batches(..., batch_format="pyarrow")`.
 
-    `fields` are the step's fields, as in a recipe's file. With a `recipe` and no fields, `verb` names a stage
-    of the recipe, such as rerank or generate:web. A step that searches needs `recipe`, and reads the recipe's
-    tables in `store` at their present versions. Models run in the process of the step, with the settings of
-    the session's cluster file; models behind an endpoint are called there. Results are not cached. Raises
-    ConfError, ModelMissing, and StoreError if a searched table is missing.
+    `fields` are the fields of the step `verb`, as in a recipe's file. With a `recipe` and no fields, `verb`
+    is the name of a step in this recipe, such as rerank or generate:web. A step that searches needs a
+    `recipe`, and searches the newest version of the recipe's tables in `store`. Ray's worker process loads
+    the models, with the settings of the session's cluster file, or calls a model's server. Results are not
+    cached. Raises ConfError, ModelMissing, and StoreError if a searched table is missing.
     """
     session = (session or Session()).over(store)
     found = None if recipe is None else session.recipe(recipe)
@@ -224,8 +226,9 @@ def step(
 def _stage(
     session: Session, verb: str, recipe: Recipe | None, fields: dict[str, Any]
 ) -> tuple[str, Stage[Any]]:
-    """Returns a stage and its half: corpus or question. With `fields`, or without a recipe, makes the stage;
-    else finds the recipe's stage with the name `verb`. Raises ConfError for an unknown verb."""
+    """Returns the step as a stage, and the half of a recipe (corpus or question) to which it belongs. With
+    `fields`, or without a recipe, a step of the kind `verb` is made. Otherwise the recipe's step with the
+    name `verb` is taken. Raises ConfError for an unknown verb."""
     if recipe is not None and not fields:
         known = {s.name: (half, s) for half in HALVES for s in getattr(recipe, half)}
         if verb not in known:
@@ -241,8 +244,8 @@ def _stage(
 
 
 def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
-    """Opens a corpus step as a function over a batch of sources, texts or chunks. An input row gives one
-    output row per result of its source; a step that embeds gives one per row."""
+    """Returns a function that runs a corpus step on a batch of sources, texts or chunks. If a source gives
+    several chunks, its row becomes several rows. A step that embeds returns one row per input row."""
     executor = CorpusExecutor(Recipe(stage.name, "", (stage,), ()), kit)
     fills = table_of(stage.step)
 
@@ -270,8 +273,8 @@ def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
 
 
 def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
-    """Adds missing columns: kind (page), fault (none), and source (digest of `content`). Decodes `content` if
-    it is bytes. Raises ConfError for columns that it cannot add, and for ids of another form."""
+    """Adds missing columns: `kind` is "page", `fault` is empty, `source` is the digest of `content`. Decodes
+    `content` if it is bytes. Raises ConfError for other missing columns, and for ids not of 16 bytes."""
     _require(stage, batch, stage.step.reads() - {"source", "kind", "fault"})
     columns = dict(zip(batch.column_names, batch.columns, strict=True))
     count = batch.num_rows
@@ -294,8 +297,9 @@ def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
 
 
 def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
-    """Opens a question step as a function over questions. The output has the same rows in order, with all
-    question columns; the input needs those that the step requires."""
+    """Returns a function that runs a question step on a batch of questions. It returns the rows in order,
+    with all columns of a question. The batch needs `id`, `text`, and the hits, order and replies that the
+    step reads."""
     executor = QuestionExecutor(Recipe(stage.name, "", (), (stage,)), kit)
     read = {name.partition(".")[0] for name in stage.step.reads() | stage.gate_reads()}
     required = {"id", "text"} | (read & {"hits", "order", "replies"})  # without these it would do nothing

@@ -80,12 +80,12 @@ def promote(
 ) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
-    A gate is a bound on a number of the run: `score>=0.1`. A bound on a measure or share must hold for its
-    whole 95 % interval, except `==`, and requires that at least `min_scored` of the questions (0..1; None:
-    0.95) are scored. The gates `better`, `not-worse` and `not-worse:M` compare the run with the run in the
-    folder `against` (None: the live release's run), over the questions that both runs have. `store` holds the
-    run's tables; None: the store that the run used. Raises GateFailed if a gate fails; the live release then
-    remains live. Raises ConfError for invalid gates.
+    A gate is a bound on a number of the run, such as `score>=0.1`. The whole 95 % interval of a measure or
+    share must meet its bound, except for `==`, and at least `min_scored` of the questions must be scored
+    (0..1; None: 0.95). The gates `better`, `not-worse` and `not-worse:M` compare the run with the run in the
+    folder `against` (None: the live release's run), over the questions of both runs. `store` has the tables
+    of the run; None means the store that the run used. Raises GateFailed if a gate fails; the live release
+    then does not change. Raises ConfError for invalid gates.
     """
     session = session or Session()
     record, opened = finished(run, store, session)
@@ -121,8 +121,8 @@ _POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors gives a power 
 
 
 def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:
-    """Compares a run with another, and returns the comparison if the gate passes. Raises GateFailed with what
-    is missing, and DataError for runs that cannot be compared."""
+    """Compares a run with `other`, and returns the comparison if `gate` passes. Raises GateFailed with the
+    reasons if it does not, and DataError for runs that cannot be compared."""
     (found,) = compare([other, run], gate.margin)
     if found.verdict == "better" if gate.better else not_worse(found.at_worst, gate.margin):
         return found
@@ -186,10 +186,10 @@ def prune(
 ) -> PruneResult:
     """Deletes tables, rows, records and adapters that nothing in use references; `dry_run` only lists them.
 
-    Also deletes files that killed commands left, and old versions of tables. `abandon` names unfinished work
-    to give up, as a refused prune lists it. `replies` names language models that are out of use; their
-    replies are deleted, too. A deletion raises StoreError while work is unfinished. Raises ConfError for an
-    unknown name.
+    Also deletes old versions of tables, and files that killed commands left. `abandon` names unfinished work
+    to give up; a refused prune lists these names. `replies` names language models that are out of use, whose
+    replies are also deleted. Raises StoreError if work is unfinished, except for `dry_run`. Raises ConfError
+    for an unknown name.
     """
     opened = (session or Session()).store(store)
     found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
@@ -203,7 +203,7 @@ the live release each second (`release_follower.POLL_S`), and then needs time to
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ForgetResult(Result, rows="holdings"):
-    """Places that hold forgotten things or depend on them, with the action at each. Each place is a row."""
+    """Places that hold forgotten texts or results of them, with the action at each. Each place is a row."""
 
     store: str  # URI
     targets: tuple[Target, ...]
@@ -221,13 +221,14 @@ def forget(
     runs: Sequence[str | Path] = (),
     session: Session | None = None,
 ) -> ForgetResult:
-    """Lists the places that hold pages, documents or questions, or depend on them.
+    """Lists the places that hold pages, documents or questions, or results that depend on them.
 
-    Without `dry_run`, removes all of these and leaves tombstones, by which ingest refuses the same texts with
-    `reason`. `names` are urls that questions cite, paths or ids of documents, or ids of sources or questions.
-    `runs` are further folders of runs and of training labels, or folders that contain such folders; the runs
-    under $RAYPIPE_HOME are always searched. The same call finishes a killed forget. Raises DataError for an
-    unknown name. A removal raises ConfError without a `reason`, and StoreError during other unfinished work.
+    `names` are urls that questions cite, paths or ids of documents, or ids of sources or questions. `dry_run`
+    False removes all that is listed, and leaves tombstones (digests of the texts), by which ingest refuses
+    the same texts with `reason`. `runs` are further folders of runs and of training labels, or folders that
+    contain these; the runs under $RAYPIPE_HOME are always searched. The same call finishes a killed forget.
+    Raises DataError for an unknown name. A removal raises ConfError without a `reason`, and StoreError during
+    other unfinished work.
     """
     session = session or Session()
     opened = session.store(store)
@@ -248,11 +249,11 @@ def forget(
 
 
 def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path]) -> ForgetResult:
-    """Removes the targets in an order in which a killed command can be repeated.
+    """Removes the targets in an order that lets a killed command be repeated.
 
     Tombstones are written first, so that the targets are not ingested again. Then the releases that depend on
     the targets end, and endpoints notice. A thing is removed before the rows by which it is found: adapters
-    before the labels that trained them, and adapters and labels before answers."""
+    before the labels that trained them, and both before the answers."""
     places_of = (f"{FORGETTING}/{name}" for name in store.files.names(FORGETTING))
     known = (read_record(store, place, Forgetting, "Restore its content") for place in places_of)
     begun = next((r for r in known if r is not None and r.given == given), None)
@@ -283,7 +284,7 @@ def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path
 
 
 class _Removal:
-    """Everything that the targets name or that depends on them, with the places that hold it."""
+    """Removal of everything that the targets name, and of the results that depend on them."""
 
     def __init__(self, store: Store, targets: Sequence[Target], places: Sequence[Path]) -> None:
         self._store, self._places, self._named = store, places, named_versions(store)
@@ -293,7 +294,7 @@ class _Removal:
         self._releases = forgetting.resting(store, self.gone, self._named, set(adapters.values()))
 
     def holdings(self, write: bool) -> Iterator[FoundText]:
-        """Yields each place that holds something. `write` True: also removes it there."""
+        """Yields each place that holds something to remove. `write` True: also removes it there."""
         store, gone = self._store, self.gone
         for note in reads_with(store, {*gone.questions, *gone.cited}, bool(gone.documents)):
             yield FoundText(f"note {note}", 0, "the next ingest reads its files again")

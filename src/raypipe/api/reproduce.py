@@ -1,5 +1,5 @@
 """Comparison of runs with the expected numbers in conf/reproduce.yaml. The file also lists numbers that
-papers publish, with the requirements of a run of their systems."""
+papers state, with the data and the command that would measure them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExpectedNumber:
     by: str = ""  # for a ranking, the score that ranks; for files, the file's name without its ending
 
     def checked(self, found: float | None) -> CheckedNumber:
-        """Compares the expected number with the number `found`. None: the run has no such number, so FAIL."""
+        """Rates the number `found` by its distance from the expected one: OK, OKish or FAIL. None is FAIL."""
         apart = None if found is None else found - self.value
         off = float("nan") if apart is None else abs(apart)
         verdict: Verdict = "OK" if off <= self.ok else "OKish" if off <= self.okish else "FAIL"
@@ -68,7 +68,7 @@ class Reproduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNumber:
-    """A number of a paper, and the requirements of a run of its system."""
+    """Number that a paper states, with the data and the command that would measure it."""
 
     recipe: str
     states: str  # the paper's statement
@@ -136,10 +136,10 @@ def reproductions(session: Session | None = None, name: str | None = None) -> Re
 def reproduce(
     name: str, data: str | Path, store: Place = None, check: bool = True, session: Session | None = None
 ) -> ReproduceResult:
-    """Runs an entry of conf/reproduce.yaml over `data`, and compares its numbers: OK, OKish or FAIL.
+    """Runs the entry `name` of conf/reproduce.yaml over `data`, and rates each number OK, OKish or FAIL.
 
-    `store` receives the results of an eval; None: the default store of evals. A ranking uses a store that is
-    named by a digest of its files. With `check`, raises NotReproduced for a FAIL. Raises ConfError for an
+    `store` is the store of an eval; None means the default store. A ranking gets a store that is named by a
+    digest of its files. With `check`, raises NotReproduced if a number is rated FAIL. Raises ConfError for an
     unknown name, DataError for missing data, and the errors of the run.
     """
     session = session or Session()

@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """Base of all results. By default the JSON has the fields, and the result is the table's only row."""
+    """Base of all results. By default the JSON has all fields, and the table has one row, the result."""
 
     _rows: ClassVar[str] = ""
     _record: ClassVar[str] = ""
 
     def __init_subclass__(cls, rows: str = "", record: str = "") -> None:
-        """Declares the field that holds a subclass's rows (records or mappings), or a dotted path to it.
-        `record` is the field that --json prints; "": the result itself."""
+        """Declares the field that holds a subclass's rows (records or mappings), by its name or a dotted
+        path. `record` is the field that --json prints; "" means the whole result."""
         # A dataclass with slots is created twice, the second time without these arguments.
         cls._rows, cls._record = rows or cls._rows, record or cls._record
 
@@ -45,7 +45,7 @@ class Result:
         return found
 
     def record(self) -> Any:
-        """Returns the record that --json prints, without its format."""
+        """Returns the record that --json prints, before the number of its format is added."""
         return getattr(self, self._record) if self._record else self
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,13 +82,13 @@ class Result:
         return f"{type(self).__name__} of {len(self.rows())} rows: .table(), .to_pandas(), .to_dict()"
 
     def _repr_html_(self) -> str:
-        """Returns the line of `repr` and the table for notebooks; without pandas, only the line."""
+        """Returns HTML for notebooks: the line of `repr` and, if pandas is installed, the table."""
         shown = importlib.util.find_spec("pandas") is not None
         return f"<p>{escape(repr(self))}</p>{self.to_pandas()._repr_html_() if shown else ''}"
 
 
 def _cells(value: Any, kind: pa.DataType | None) -> Any:
-    """Converts a value for a pyarrow type: a mapping becomes pairs."""
+    """Converts a JSON value for the pyarrow type `kind`; a mapping, for example, becomes a list of pairs."""
     import pyarrow as pa
 
     if value is None or kind is None:
@@ -120,8 +120,8 @@ def _arrow(hint: Any) -> pa.DataType:
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a function that starts an event loop. Under a running loop, as in a notebook, it runs in a
-    new thread. If a server refuses fields of chats, it is called up to twice more, without these."""
+    """Decorates a function that starts an event loop, so that it runs in a new thread if a loop already runs,
+    as in a notebook. If a server refuses fields of chats, it is called again without them, at most twice."""
 
     def adapted(*args: P.args, **kwargs: P.kwargs) -> T:
         for _ in ("the recipe's server", "the judge's"):

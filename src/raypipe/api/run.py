@@ -1,7 +1,6 @@
-"""Runs: update the tables of a recipe, score the answers, and report what changed.
+"""Functions that update the tables of a recipe, score its answers, and report the changes.
 
-Copies of this machine's last records are stored under $RAYPIPE_HOME, so that the first plan of a new store
-has rates.
+This machine's last run records are also kept under $RAYPIPE_HOME, to give the plan of a new store its rates.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from raypipe.store.memo.disk import mend_memo
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult(Result):
-    """Counts of the steps that ran. Each step is a row."""
+    """Numbers of rows, calls, faults and seconds of the steps that ran. Each step is a row."""
 
     recipe: str  # name of the recipe
     steps: Mapping[str, StageCounters]
@@ -85,7 +84,7 @@ class EvalResult(Result):
         return self.evaluation.folder.path
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """Returns flat rows of the questions: golds, measures and labels as columns, `asked_at` as a time."""
+        """Returns a flat row per question. Golds, measures and labels are columns; `asked_at` is a time."""
         return flat_rows(self.evaluation.folder.results, self.run.kind)
 
     def record(self) -> Run | Mapping[str, Any]:
@@ -95,7 +94,7 @@ class EvalResult(Result):
         return f"run {self.run.run[:8]} of {self.run.title}: {headline(self.run)}; {self.folder}"
 
     def check_faults(self) -> None:
-        """Raises FaultBudgetExceeded if more rows failed, or lack a reply, than the cluster file allows."""
+        """Raises FaultBudgetExceeded if more rows failed or lack a reply than the cluster file permits."""
         fault_budget.check(self.budget, self.evaluation.faults)
 
 
@@ -107,8 +106,8 @@ def check_names(
     session: Session | None = None,
     kind: str | None = None,
 ) -> Recipe:
-    """Resolves the recipe, cluster file, rule, kind and judge that an eval names, and returns the recipe.
-    Opens no questions and starts nothing. Raises ConfError or ModelMissing."""
+    """Checks the recipe, cluster file, rule, kind and judge that an eval names, and returns the resolved
+    recipe. Reads no questions and starts nothing. Raises ConfError or ModelMissing."""
     session = session or Session()
     found = session.recipe(recipe, data)
     session.cluster_file()
@@ -126,9 +125,9 @@ def index(
 ) -> RunResult:
     """Parses, splits and embeds the sources that a recipe's tables lack, and builds its approximate indexes.
 
-    `retry_faults` tries failed sources again. Raises DataError if there are no sources, and RecallTooLow if
-    an approximate index, measured on stored questions, misses too many passages. Also raises ClusterTooSmall
-    and ModelMissing.
+    `retry_faults` also tries failed sources again. Raises DataError if there are no sources. If there are
+    stored questions, they test each approximate index, and RecallTooLow is raised if it misses too many
+    passages. Raises ClusterTooSmall and ModelMissing, too.
     """
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
@@ -149,7 +148,7 @@ def index(
 
 
 def say_estimate(pipeline: Pipeline, session: Session) -> None:
-    """Prints the passages to embed, and the time at the rate of this machine's runs, if progress is shown."""
+    """Prints how many passages are to be embedded, and the time if known. Prints nothing without progress."""
     if session.progress:
         fast = measured(session.settings, session.cluster_file())
         passages, seconds = planner.plan_embedding(pipeline, fast)
@@ -166,10 +165,10 @@ def answer(
     retry_faults: bool = False,
     session: Session | None = None,
 ) -> RunResult:
-    """Indexes the sources that stored questions search, and answers questions without a current answer.
+    """Indexes the sources that the stored questions search, and answers questions that lack a current answer.
 
-    `fresh` answers all questions, and calls language models even for cached replies. `retry_faults` tries
-    failed sources and questions again. Raises DataError if there are no questions.
+    `fresh` answers all questions, and calls language models even if their replies are cached. `retry_faults`
+    tries failed sources and questions again. Raises DataError if there are no questions.
     """
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
@@ -195,15 +194,15 @@ def evaluate(
     docs: str | Path | None = None,
     **options: Any,
 ) -> EvalResult:
-    """Runs the missing work of a dataset, scores every answer, and writes a report.
+    """Computes the missing answers to the questions of a dataset, scores all answers, and writes a report.
 
-    `data` is ingested first, and its questions are evaluated; (): the stored questions. `out` is the folder
-    of the report; None: a new folder under $RAYPIPE_HOME/runs. `docs` is a folder of documents, whose changed
-    files are read first, into its own store unless `store` names one. `options` are fields of `EvalOptions`,
-    such as `limit`. Unknown names raise ConfError or ModelMissing before any file is fetched or created.
-    Wrong data and a small cluster raise DataError and ClusterTooSmall before a step runs. Raises CapReached
-    at a cap on calls, money or hours; the same call continues the work. Raises FaultBudgetExceeded after the
-    report if too many rows failed, except with `check=False`.
+    `data` is ingested first, and its questions are evaluated; without `data`, the stored questions are. `out`
+    is the folder of the report; None means a new folder under $RAYPIPE_HOME/runs. `docs` is a folder of
+    documents. Its changed files are read first, into its own store unless `store` names one. `options` are
+    fields of `EvalOptions`, such as `limit`. Raises ConfError or ModelMissing for unknown names before any
+    file is fetched or created. Raises DataError for wrong data and ClusterTooSmall before a step runs. Raises
+    CapReached at a cap on calls, money or hours; the same call continues the work. Raises FaultBudgetExceeded
+    after the report if too many rows failed, except with `check=False`.
     """
     how = EvalOptions.of(**{"began": time.perf_counter(), **options})
     rule, given, session = how.rule or DEFAULT_RULE, several(data), session or Session()
@@ -263,8 +262,8 @@ def keep(settings: Settings, run: RunFolder, finished: float) -> None:
 
 
 def measured(settings: Settings, cluster: Cluster | None = None) -> list[Run]:
-    """Reads the stored records of runs on this machine and its chip, the latest first. Returns [] for a
-    cluster file of other machines. Unreadable records (half written, or of another format) are skipped."""
+    """Reads the kept records of runs on this machine with its present processors, the latest first. Returns
+    [] if `cluster` is for other machines. Records that cannot be read are skipped."""
     if cluster is not None and not is_here(cluster):
         return []
     found, here = [], (platform.node(), chip())
@@ -313,6 +312,6 @@ def origin(settings: Settings) -> Origin:
 
 
 def chip() -> str:
-    """Returns the processors that compute on this machine: names of its NVIDIA GPUs, else of its CPU."""
+    """Returns the names of this machine's NVIDIA GPUs, or the name of its CPU if there are none."""
     gpus = {value_in(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")}
     return ", ".join(sorted(gpus - {""})) or processor()

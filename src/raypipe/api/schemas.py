@@ -1,7 +1,7 @@
-"""JSON Schemas of the configuration files, made from the dataclasses that `core.config.build` reads.
+"""JSON Schemas of the configuration files, made from the dataclasses into which raypipe reads these files.
 
-Editors check a file with them before raypipe reads it. A schema holds the fields and their types. Other rules
-(combinations of fields, names that must exist) are checked only on reading.
+An editor uses a schema to check a file while it is written. A schema knows only the fields and their types.
+Other rules, such as names that must exist, are checked when raypipe reads the file.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bo
 
 
 def schema_names() -> list[str]:
-    """Lists the kinds of configuration files that have a schema: the core's, and folders that plugins add."""
+    """Lists the kinds of configuration files that have a schema, also those that plugins add."""
     return sorted([*NAMES, *FILES])
 
 
 def schema(name: str) -> Tree:
-    """Builds the JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster, graphs, or a
-    folder of files that a plugin adds, such as finetune. Raises ConfError for another name."""
+    """Builds the JSON Schema (draft 7) of a kind of configuration file. `name` is recipe, models, cluster,
+    graphs, or a kind that a plugin adds, such as finetune. Raises ConfError for any other name."""
     if name not in (known := schema_names()):
         raise ConfError(f"schema {name!r}: expected one of {', '.join(known)}")
     made: Tree
@@ -95,13 +95,13 @@ def _record(cls: type[Any]) -> Tree:
 
 
 def _object(properties: Tree, required: list[str]) -> Tree:
-    """Builds the schema of an object without other properties."""
+    """Builds the schema of an object that may have only these properties."""
     made: Tree = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**made, "required": required} if required else made
 
 
 def _value(hint: Any) -> Tree:
-    """Builds the schema of one type hint, as `core.config` and the resolvers read it."""
+    """Builds the schema of a value from the type hint of its field, by the rules for reading the files."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint in NAMED:
         return {**TEXT, "title": f"the name of {NAMED[hint]}"}

@@ -77,11 +77,11 @@ def score_crag(
 
     Each line of a `.jsonl[.gz]` file holds `query, answer, alternatives?, prediction, judge_response?`.
     `rule` is official (the published evaluator's intent), accuracy (the earlier contest rule), words (needs
-    no judge) or MODULE:NAME; None: a folder's own rule, `official` for a file. `judge` names a judge for the
-    answers that the rule does not decide; None: stored replies of a judge are used. `trim` names the
-    tokenizer that cuts answers to 75 tokens first; a shortened answer loses its stored reply. `labels` is a
-    file of people's verdicts, which outrank the judge. `out` is a file for the scored predictions. Raises
-    ConfError, DataError and ModelMissing.
+    no judge) or MODULE:NAME. None means the folder's own rule, and `official` for a file. `judge` is a model
+    that judges the answers that the rule leaves open; None means that the stored replies of a judge count.
+    `trim` is a tokenizer, by which answers are first cut to 75 tokens; an answer that is cut loses its stored
+    reply. `labels` is a file of people's verdicts, which count more than the judge's. `out` is a file for the
+    scored predictions. Raises ConfError, DataError and ModelMissing.
     """
     if out is not None:
         require_file(out, "--out")
@@ -96,9 +96,9 @@ def score_crag(
 def score_qa(predictions: str | Path) -> QaScoreResult:
     """Scores answers of any system by exact match, token F1 and containment.
 
-    Texts are normalized as in SQuAD; the best match of several true answers counts. `predictions` is the
-    folder of an eval, or a `.jsonl[.gz]` file with lines of `query, answer, alternatives?, prediction,
-    labels?`. Raises DataError for unreadable lines, and for an unfinished eval.
+    Texts are normalized as in SQuAD. If a question has several true answers, the best match counts.
+    `predictions` is the folder of an eval, or a `.jsonl[.gz]` file with lines of `query, answer,
+    alternatives?, prediction, labels?`. Raises DataError for unreadable lines, and for an unfinished eval.
     """
     from raypipe.metrics.files import score_qa_file
 
@@ -126,7 +126,7 @@ def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: 
 
 
 def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> MeansResult:
-    """Scores a TREC run against judgements; `per_query`: each query too. Raises DataError for bad files."""
+    """Scores a TREC run by judgements, with `per_query` also each query. Raises DataError for bad files."""
     found = ranking.score(ranking.read_run(Path(run)), ranking.read_qrels(Path(qrels)))
     about = f"mean of {len(found.per_query)} judged queries; {len(found.unranked)} had no ranking and count 0"
     each = found.per_query if per_query else None
@@ -139,9 +139,9 @@ TRIM_TOKENS = 75  # length to which CRAG's evaluator cuts an answer
 def opened(
     session: Session, run: str | Path, rule: Rule | None, judge_name: str | None, trim: str | None
 ) -> runs.JudgedRun:
-    """Opens a run's folder or a file of predictions for scoring. `trim` names the tokenizer that cuts answers
-    to TRIM_TOKENS tokens; None: no cut. `judge_name` names a judge of the answers that the rule does not
-    decide; None: stored replies are used. Raises ConfError, DataError and ModelMissing."""
+    """Reads a run's folder or a file of predictions for scoring. `trim` is a tokenizer, by which answers are
+    cut to TRIM_TOKENS tokens; None means no cut. `judge_name` is a judge that is called for the answers that
+    the rule leaves open; None: stored replies count. Raises ConfError, DataError and ModelMissing."""
     found = replace(runs.judged_run(session.local_run(run), rule), name=str(run))
     if trim is not None:
         shorten, name = trimmer(session, trim)
@@ -173,9 +173,9 @@ def opened(
 
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:
-    """Returns a function that cuts a text as CRAG's evaluator does, and the cut's name with the tokenizer.
-    Raises ConfError for an unknown entry of the models file and for an entry of another kind. Raises
-    ModelMissing if the entry's own files are missing; its fallback is not used."""
+    """Returns a function that cuts a text as CRAG's evaluator does, and the name of this cut for reports.
+    Raises ConfError if the models file has no tokenizer of this name. Raises ModelMissing if the tokenizer's
+    files are missing, even if its entry names a fallback."""
     from raypipe.models import load
     from raypipe.text.context import cut
 
@@ -217,13 +217,12 @@ class PickResult(Result, rows="lines"):
 def check_judge(
     labels: str | Path, run: str | Path | None = None, rule: Rule | None = None
 ) -> JudgeCheckResult:
-    """Measures a run's judge by people's labels: agreement and Cohen's kappa, also by slice, and the score
-    corrected for the judge's errors.
+    """Measures how often a run's judge agrees with people, and corrects the run's score for its errors.
 
-    `run` is the folder of an eval, or a file of predictions with the judge's replies; None: the folder that
-    holds the file `labels`. `rule` None: the folder's own rule, `official` for a file; another rule drops a
-    folder's replies. Raises ConfError if the folder of `labels` is no run, and DataError for bad files or
-    labels of another run.
+    The result has the agreement and Cohen's kappa, also by slice. `run` is the folder of an eval, or a file
+    of predictions with the judge's replies; None means the folder of the file `labels`. `rule` None means the
+    folder's own rule, and `official` for a file; replies in a folder count only under its own rule. Raises
+    ConfError if the folder of `labels` is no run, and DataError for bad files or labels of another run.
     """
     place = Path(labels).absolute().parent if run is None else Session().local_run(run)
     if run is None and not RunFolder(place).results.exists():
@@ -248,11 +247,12 @@ def pick_to_label(
     labels: str | Path | None = None,
     rule: Rule | None = None,
 ) -> PickResult:
-    """Writes answers for people to label: up to `at_random` answers drawn at random, and up to
-    `disagreements` answers on which the judge contradicts the words of the true answer most.
+    """Writes a file of judged answers for people to label.
 
-    Only answers that the judge decided count; those with a label in the file `labels` are skipped. Raises
-    DataError if `out` exists, `run` is unreadable or has no judged answer, and ConfError if both are 0."""
+    Up to `at_random` answers are drawn at random with `seed`. Up to `disagreements` more are answers for
+    which the judge's verdict is furthest from the word overlap with the true answer. An answer with a label
+    in the file `labels` is skipped. Raises DataError if `out` exists, or if `run` is unreadable or has no
+    judged answer. Raises ConfError if both numbers are 0."""
     require_file(out, "--out")
     if Path(out).exists():
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")

@@ -1,10 +1,10 @@
-"""Models behind an address, and the judge of an eval.
+"""Models on servers, and the judge of an eval.
 
-An option (`--llm`, `--judge`) names a model by URL#MODEL of a server, an entry of the models file, a folder,
-or, for a judge, code from outside. The name is part of the model's identity; address and key are in no
-digest. An embedder or reranker on a server is probed with fixed texts, and the store keeps its answers. If a
-later answer differs, another model has taken the name, and numbers of two models must not be mixed. Ray and
-HTTP clients are imported once a model is called.
+An option (`--llm`, `--judge`) names a model by URL#MODEL of a server, an entry of the models file, or a
+folder. A judge can also be code of your own. The name of a model on a server is part of its identity, but the
+server's address and key are in no digest. An embedder or reranker on a server is tested with fixed texts, and
+the store keeps the first results. If a later test gives other results, another model has taken the name, and
+an error keeps numbers of two models apart. Ray and HTTP clients are imported once a model is called.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def require_same(models: Sequence[Model], session: Session) -> None:
-    """Raises ConfError if `--llm` names another generator than the release was made with."""
+    """Raises ConfError if `--llm` names another generator than that in `models`, the models of a release."""
     if session.llm is None:
         return
     catalog = session.catalog()
@@ -62,12 +62,12 @@ def require_answering(
     settings: Settings,
     remembered: bool = False,
 ) -> None:
-    """Sends one chat of each kind to the generators behind an address.
+    """Sends a test chat of each kind to the generators that are behind an OpenAI-compatible address.
 
-    A kind is a model with its sampling and adapter. `remembered` skips kinds that the address accepted
-    recently, in any run under this home. Raises Unavailable if a server does not answer, and ConfError if it
-    refuses the key or lacks the model. Other refusals are ignored. Raises FieldsRefused if a server refuses
-    optional fields of chats. These fields are recorded: a recipe that is read again has a model without them.
+    A kind of chat is a model with its sampling and adapter. `remembered` skips kinds that the address
+    accepted in the last day. Raises Unavailable if a server does not answer, and ConfError if it refuses the
+    key or lacks the model. Raises FieldsRefused if it refuses optional fields of chats, and records these
+    fields. A recipe that is read again sends chats without them. Ignores other refusals and busy servers.
     """
     kinds: dict[Model, list[tuple[Sampling, str | None]]] = {}
     for model, sampling, adapter in chats:
@@ -95,7 +95,7 @@ def require_answering(
 
 
 def generator_of(session: Session, option: str, name: str, endpoint: str = "") -> Model:
-    """Resolves the generator that an option names, regardless of `--llm`. Raises as `Catalog.stand_in`."""
+    """Resolves the generator that an option names, even if `--llm` is given. Raises as `Catalog.stand_in`."""
     catalog = replace(session, llm=None).catalog()
     return catalog.resolved(catalog.stand_in(option, name, endpoint))
 
@@ -124,10 +124,11 @@ the difference of two scores. The same model in half precision, or in other batc
 def require_unchanged(
     store: Store | None, models: Iterable[Model], endpoints: Mapping[str, EndpointAddress]
 ) -> None:
-    """Probes each embedder and reranker behind an address with fixed texts, and stores the first answers.
+    """Tests with fixed texts that each embedder and reranker on a server is the model that `store` knows.
 
-    Raises ConfError if answers do not fit the model's entry, and if they differ from the stored answers by
-    more than FAR. Raises Unavailable for a server that is down. `store` None: nothing is stored or compared.
+    The first results are kept in `store`; None keeps and compares nothing. Raises ConfError if results do not
+    fit the model's entry, or differ from the kept ones by more than FAR. Raises Unavailable if a server is
+    down.
     """
     for model in models:
         if model.loader not in REMOTE or model.kind == "generator":
@@ -155,8 +156,8 @@ def require_unchanged(
 
 
 def distance(old: np.ndarray, new: np.ndarray) -> float:
-    """Returns the distance between two answers. Vectors, (texts, dim) float32 with unit rows: 1 minus the
-    smallest cosine. Scores: the largest absolute difference. Different shapes: infinity."""
+    """Returns the distance between two results of a model: 1 minus the smallest cosine for vectors (float32,
+    one row of length 1 per text), the largest difference for scores, and infinity if the shapes differ."""
     if old.shape != new.shape:
         return float("inf")
     if old.ndim == 2:
@@ -165,10 +166,10 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
 
 
 class JudgeKit(LocalKit):
-    """Kit with which a driver calls the judge's model. Its engine starts with the first request to the judge.
+    """Kit (access to models) by which a driver calls the judge. The first request starts the judge's engine.
 
-    If the judged recipe uses the same model in vLLM, the judge uses the recipe's engines (`share`). `own`
-    connects to Ray and returns the engines to start if none are shared.
+    If the judged recipe has the same model in vLLM, the judge uses the recipe's engines (`share`). Otherwise
+    `own` connects to Ray and returns the engines to start.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class JudgeKit(LocalKit):
         self._group, self._ends, self._model = own, ends, model
 
     def share(self, group: EngineGroup) -> bool:
-        """Uses the engines of a recipe's group if they have the judge's model. Returns whether they do."""
+        """Makes the judge use the engines of `group`, if they have its model. Returns True if they do."""
         if self._needed not in group.first_engines:
             return False
         self._group = lambda: group
@@ -196,7 +197,7 @@ class JudgeKit(LocalKit):
         require_answering([(self._model, self._sampling, None)], self.endpoints, settings)
 
     def start(self) -> None:
-        """Starts the judge's vLLM engines, if it has some, once. They stop with the block of `open_judge`."""
+        """Starts the judge's vLLM engines once, if it needs some. They stop at the end of `open_judge`."""
         if self._needed is not None and not self._engines:
             group = self._group()
             self._ends.enter_context(group.running())
@@ -208,8 +209,8 @@ class JudgeKit(LocalKit):
 
 
 def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
-    """Resolves a judge by name. Raises ModelMissing for an unknown name. Raises ConfError for something that
-    is no judge, and for a rule without a judge's prompt (PROMPTS)."""
+    """Resolves a judge by name. Raises ModelMissing for an unknown name. Raises ConfError if the name is not
+    that of a judge, and for a rule by which no judge can decide."""
     if rule not in PROMPTS:
         known = ", ".join(PROMPTS)
         raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
@@ -219,8 +220,8 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
 
 
 def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
-    """Resolves the model of a judge by name. Returns None for no judge and for code from outside. Raises as
-    `read_judge`."""
+    """Resolves the model of a judge by name. Returns None without a name, and for a judge that is code of
+    your own. Raises as `read_judge`."""
     found = None if name is None else read_judge(session, name, rule)
     return None if isinstance(found, OwnJudge) else found
 
@@ -229,8 +230,9 @@ def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
 def open_judge(
     session: Session, name: str | None, rule: Rule
 ) -> Iterator[tuple[Judge | None, JudgeKit | None]]:
-    """Opens a judge. Yields the judge and its kit: (None, None) without a name, and (judge, None) for code
-    from outside. A judge's engine stops at the end of the block. Raises as `read_judge`."""
+    """Opens a judge for a `with` block. Yields the judge and its kit (access to its model). Both are None
+    without a name; a judge that is code of your own has no kit. The block's end stops the judge's engine.
+    Raises as `read_judge`."""
     if name is None:
         yield None, None
         return

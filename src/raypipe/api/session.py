@@ -64,37 +64,39 @@ class Settings:
         return self.place(str(given or self.store or self.stores / "default"), "--store")
 
     def store_to_use(self, given: str | Path | None) -> str:
-        """Returns the store to read: as `store_to_fill`, or the demo's in place of a missing `default`."""
+        """Returns the store to read: as `store_to_fill`, but the demo's store if `default` does not exist."""
         demo = self.stores / "demo"
         only_demo = not (self.stores / "default").exists() and demo.exists()
         return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
 
     def unsent(self) -> dict[str, list[str]]:
-        """Maps each served model to the chat fields that its server refused in runs under this home."""
+        """Maps each model on a server to the chat fields that this server refused in runs under this home."""
         return _learned(self.home / UNSENT)
 
     def keep_unsent(self, name: str, fields: Sequence[str]) -> None:
-        """Replaces the recorded fields that chats to one served model omit."""
+        """Records the fields that chats to the model `name` leave out, in place of the recorded ones."""
         _keep(self.home / UNSENT, {**self.unsent(), name: list(fields)})
 
     def taken_chats(self) -> dict[str, float]:
-        """Returns recently accepted chats (`TAKEN_S`): digest of address and body -> seconds since 1970."""
+        """Maps the digest of each chat accepted in the last day (`TAKEN_S`) to its time, in seconds since
+        1970."""
         now = time.time()
         return {key: s for key, s in _learned(self.home / TAKEN).items() if now - TAKEN_S < s <= now}
 
     def keep_taken_chats(self, taken: Mapping[str, float]) -> None:
-        """Replaces the recorded chats, in the form that `taken_chats` returns."""
+        """Records the accepted chats, in the form of `taken_chats`, in place of the recorded ones."""
         if taken != self.taken_chats():
             _keep(self.home / TAKEN, taken)
 
     @property
     def stores(self) -> Path:
-        """Folder of the stores without a given place."""
+        """Folder of the stores for which no place is given."""
         return self.home / "stores"
 
     def place(self, path: str, what: str) -> str:
-        """Makes a path absolute, for workers in other directories; returns a URI unchanged. Raises ConfError,
-        naming `what`, for a relative path in a submitted job, whose working directory is temporary."""
+        """Returns the absolute form of a path, since workers run in other folders. A URI is returned
+        unchanged. Raises ConfError, naming `what`, for a relative path in a submitted job, which runs in a
+        temporary folder."""
         if "://" in path:
             return path
         here = Path(path)
@@ -106,7 +108,7 @@ class Settings:
 
 
 def _learned(file: Path) -> dict[str, Any]:
-    """Reads a JSON file under the home; a missing file is empty. Raises ConfError if it is no object."""
+    """Reads a JSON object from a file; {} if it is missing. Raises ConfError for any other content."""
     try:
         return dict(json.loads(file.read_text()))
     except FileNotFoundError:
@@ -154,12 +156,13 @@ class Session:
     adopting: str = ""  # address of the store whose adopted models count as others; "": none
 
     def over(self, store: Place, fills: bool = False) -> Session:
-        """Returns the session with the models that a store has adopted. `fills`: as in `address`."""
+        """Returns a copy of the session in which the models adopted in `store` count as other models. `fills`
+        is as in `address`."""
         return replace(self, adopting=self.address(store, fills))
 
     def recipe(self, recipe: Named, data: Sequence[str | Path] = ()) -> Recipe:
-        """Resolves a recipe by name or path. Graphs without a location in the session are looked for in the
-        first folder `kg` of the folders `data`. Returns a Recipe unchanged. Raises as `load_recipe`."""
+        """Resolves a recipe by name or path, and returns a Recipe unchanged. Graphs without a location in the
+        session are read from the folder `kg` in the first of `data` that has one. Raises as `load_recipe`."""
         if not isinstance(recipe, str | Path):
             return recipe
         from raypipe.recipes.read_recipe import from_tree, read_tree, with_fields
@@ -198,7 +201,8 @@ class Session:
         return whole if self.llm is None else replace(whole, llm=whole.stand_in("--llm", self.llm))
 
     def _adopted(self) -> Mapping[str, Adoption]:
-        """Maps the own identity of each adopted model of the store to its adoption."""
+        """Maps the identity of each model that the store has adopted to its adoption, with the other
+        model."""
         from raypipe.store import Store
         from raypipe.store.files import ADOPTED
 
@@ -210,8 +214,8 @@ class Session:
         return {identity: found.adoption for identity, found in adoptions(store).items()}
 
     def cluster_file(self) -> Cluster:
-        """Reads the cluster file. If `llm` is on a server, the endpoint `llm` gets its address, and the key
-        from the environment."""
+        """Reads the cluster file. If `llm` names a server, adds this server to the file as the endpoint
+        `llm`, with the key from the environment."""
         from raypipe.models.entry import LLM  # imported when it is used
         from raypipe.models.hosts import ServedModel, is_served
         from raypipe.runs.cluster.cluster_file import Cluster
@@ -253,8 +257,9 @@ class Session:
         return Store.create(uri)
 
     def local_run(self, run: str | Path) -> Path:
-        """Returns the local path of a finished run's folder, or of a file of predictions. Copies files of an
-        object store under the home, and raises DataError if they are unreadable or their eval did not end."""
+        """Returns the local path of a run's folder or of a file of predictions. Files of an object store are
+        copied under the home. Raises DataError if the copy fails or if the copied eval did not end. A local
+        path is not checked."""
         if "://" not in str(run):
             return Path(run)
         from raypipe.readers.object_store import download
@@ -287,8 +292,8 @@ def load_recipe(
 
 
 def require_graphs(recipe: Recipe) -> Recipe:
-    """Checks the graphs, public data and examples of a recipe. Returns the recipe. Raises ConfError for an
-    unknown place or content that changed since the recipe was resolved, and DataError for bad files."""
+    """Checks the graphs, public data and examples of a recipe, and returns the recipe. Raises ConfError if
+    one is missing or has changed since the recipe was resolved, and DataError for bad files."""
     for ref in recipe.named(Reference):
         ref.require()
     return recipe
@@ -297,8 +302,8 @@ def require_graphs(recipe: Recipe) -> Recipe:
 def endpoint_addresses(
     file: Cluster, models: Sequence[Model], keys: Mapping[str, str], batch: bool = False
 ) -> dict[str, EndpointAddress]:
-    """Returns the addresses, with keys, of the endpoints that some models use and the file has. `batch`
-    permits batch APIs, for work that may wait a day. Raises ConfError if the environment lacks a key."""
+    """Maps the name of each endpoint in `file` that one of `models` uses to its address and key. `batch`
+    permits batch APIs, whose replies may take a day. Raises ConfError if the environment lacks a key."""
     from raypipe.models.entry import REMOTE
     from raypipe.models.hosts import EndpointAddress
 

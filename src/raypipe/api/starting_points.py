@@ -1,5 +1,5 @@
-"""Starting points: data sets (an invented one, the demo's, the official files of CRAG and QASPER), and the
-files of a new project."""
+"""Data to start with, and the files of a new project. The data are invented ones, such as the demo's, and the
+official files of CRAG and QASPER."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ page_chars=, progress=). It calls `progress` with the number of finished questio
 
 
 def demo_data(session: Session | None = None, scratch: Path | None = None) -> Path:
-    """Writes the demo's data, an invented world, under $RAYPIPE_HOME, unless the data exist. Returns their
-    folder. With `scratch`, missing data are written below this folder instead."""
+    """Writes the invented data of the demo under $RAYPIPE_HOME, unless they exist there. Returns their
+    folder. If `scratch` is a folder, missing data are written into a folder in `scratch` instead."""
     session = session or Session()
     name = "-".join(["demo", *(str(v) for v in DEMO.values())])
     folder = session.settings.home / "data" / name
@@ -46,11 +46,11 @@ def download_crag(
     version: Literal["v4", "v5"] = "v4",
     session: Session | None = None,
 ) -> list[Path]:
-    """Downloads the official CRAG files of a task: resumable, checked by digest. Returns their paths.
+    """Downloads the official CRAG files of a task, and returns their paths.
 
     Task 1 has 5 pages per question (0.7 GB), task 3 has 50 (7.7 GB). v5 adds the label `popularity`; most
-    published results are about v4. Raises DataError for a full disk, a failed download, and a file unlike the
-    published one.
+    published results are about v4. The next call continues a broken download. Raises DataError if the disk is
+    full, if the download fails, or if a file's digest differs from the published digest.
     """
     from raypipe.readers import download  # an HTTP client
 
@@ -59,8 +59,8 @@ def download_crag(
 
 
 def download_qasper(folder: str | Path, session: Session | None = None) -> list[Path]:
-    """Downloads QASPER v0.3 (15 MB, CC BY 4.0), checked by digest, and unpacks it. Returns the files of
-    questions: train, dev, test. Raises as `download_crag`."""
+    """Downloads and unpacks QASPER v0.3 (15 MB, CC BY 4.0). Returns the paths of its three files of
+    questions: train, dev and test. Raises DataError as `download_crag` does."""
     from raypipe.readers import download  # an HTTP client
 
     with (session or Session()).shown() as progress:

@@ -211,7 +211,7 @@ def with_id_texts(value: Any) -> Any:
 
 
 def file_of(rows: pa.Table, batch: int | None = None) -> pa.Buffer:
-    """Serializes a table as an Arrow file. `batch`: most rows in a record batch; None: as in the table."""
+    """Serializes a table as an Arrow file. `batch` limits the rows of a batch; None keeps the batches."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows, max_chunksize=batch)

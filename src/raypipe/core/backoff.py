@@ -35,13 +35,13 @@ class Backoff:
     def __init__(
         self, tries: int, first_s: float, longest_s: float = 30.0, jitter: Callable[[], float] = random.random
     ) -> None:
-        """Sets the limits. `tries` includes the first. `jitter` draws from 0 to 1."""
+        """Sets the limits. `tries` includes the first try. `jitter` draws a number from 0 to 1."""
         self._tries, self._first_s, self._longest_s, self._jitter = tries, first_s, longest_s, jitter
         self._failed = 0
 
     def next_s(self, at_least_s: float = 0.0) -> float | None:
-        """Counts a failed try. Returns the seconds to wait before the next try; None: no try remains.
-        `at_least_s`: the wait that the server asks for (`retry_after_s`), observed up to `longest_s`."""
+        """Counts a failed try. Returns the seconds to wait before the next try, or None if no try remains.
+        `at_least_s` is a wait that the server asks for; it counts up to `longest_s`."""
         self._failed += 1
         if self._failed >= self._tries:
             return None
@@ -73,7 +73,7 @@ async def until_available(work: Callable[[], Awaitable[T] | T], backoff: Backoff
 def retrying(
     call: Callable[P, Awaitable[T]], tries: int, first_s: float = 1.0
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Wraps a function in `until_available`. Each call of it has a backoff of its own."""
+    """Wraps a function: each call is tried up to `tries` times while it raises Unavailable."""
 
     async def made(*args: P.args, **named: P.kwargs) -> T:
         return await until_available(lambda: call(*args, **named), Backoff(tries, first_s))
@@ -82,7 +82,7 @@ def retrying(
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Returns the seconds to wait by the header `retry-after-ms` or `retry-after` (number or date), else 0.
+    """Returns the wait in seconds from the header `retry-after-ms` or `retry-after` (number or date), else 0.
 
     >>> retry_after_s({"retry-after": "7"}), retry_after_s({"retry-after-ms": "250"}), retry_after_s({})
     (7.0, 0.25, 0.0)
@@ -93,9 +93,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 def limit_wait_s(headers: Mapping[str, str], flying: int) -> float:
-    """Returns the seconds until a server's rate limit admits the next request; 0: now. Reads headers such as
-    `x-ratelimit-remaining-requests` and `x-ratelimit-reset-requests`, for requests and for tokens. `flying`:
-    requests in flight, which the server has not counted yet.
+    """Returns the seconds until a server's rate limit admits the next request; 0 means now. Reads headers
+    such as `x-ratelimit-remaining-requests` and `x-ratelimit-reset-requests`, for requests and for tokens.
+    `flying` requests are in flight, and the server has not counted them yet.
 
     >>> limit_wait_s({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m2.5s"}, 0)
     62.5
@@ -116,7 +116,8 @@ _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 def _seconds(text: str) -> float:
-    """Converts a number, a duration such as 1m2.5s or a date in a header to seconds from now; else 0."""
+    """Converts the value of a header to seconds from now. The value is a number, a duration such as 1m2.5s,
+    or a date. A number above 1e9 is a time since the epoch. Returns 0 for any other text."""
     with suppress(ValueError):
         number = float(text)
         if number > 1e9:  # seconds or milliseconds since the epoch

@@ -30,7 +30,7 @@ CACHE_KIB = 2048  # pages in memory, room for 20,000 ids; others come from the f
 
 class DiskMap:
     """Map of text to text in a temporary file of this process. `setdefault` keeps the first value of a key,
-    `setmax` the greatest. Keys are stored as hashes (`key_of`).
+    `setmax` keeps the greatest value. Keys are stored as hashes (`key_of`).
 
     >>> seen = DiskMap()
     >>> seen.setdefault("a", "1"), seen.setdefault("a", "2"), "a" in seen, "b" in seen

@@ -37,7 +37,7 @@ def about(
     each: bool = False,
     run: str | None = None,
 ) -> Iterator[None]:
-    """Sets the context of the calls in a block. None keeps the surrounding value; `each` is not inherited."""
+    """Sets the context of the calls in a block. None keeps the outer value, but `each` defaults to False."""
     known = current()
     asked = known.questions if questions is None else tuple(questions)
     of = known.recipe if recipe is None else recipe
@@ -48,7 +48,7 @@ def about(
 @contextmanager
 def owned(keys: Sequence[str]) -> Iterator[None]:
     """Assigns the requests of a block to the context's questions: the nth key to the nth question. Without
-    `CallContext.each`, or with more or fewer keys, every request belongs to all questions."""
+    `CallContext.each`, or with more or fewer keys than questions, all questions own every request."""
     known = current()
     of: dict[str, tuple[str, ...]] = defaultdict(tuple)
     if known.each and len(keys) == len(known.questions):

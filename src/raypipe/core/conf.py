@@ -25,7 +25,8 @@ class Conf:
         yield from conf_folders()
 
     def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
-        """Finds a file by path (with / or suffix), or by name under `kind`/. Raises ConfError without one."""
+        """Finds a file. A `name` with / or with `suffix` is a path; another name is looked up under `kind`/.
+        Raises ConfError if there is no such file."""
         if name.endswith((suffix, ".yml")) or "/" in name:
             path = Path(name)
             if path.is_file():
@@ -45,8 +46,8 @@ class Conf:
         return next((f / name for f in self._every() if (f / name).is_file()), None)
 
     def layers(self, name: str) -> list[Path]:
-        """Returns the file `name` of each folder that has one. Later files override earlier ones: the match
-        of the first folder is the last. Raises ConfError if no folder has the file."""
+        """Returns the file `name` of each folder that has one. Later files override earlier ones, so the file
+        of the first folder comes last. Raises ConfError if no folder has the file."""
         found = dict.fromkeys((f / name).resolve() for f in self._every() if (f / name).is_file())
         return list(reversed(found)) or [self.file(name)]
 

@@ -21,7 +21,7 @@ from raypipe.core.errors import ConfError, RaypipeError
 
 T = TypeVar("T")
 Resolve = Mapping[type, Callable[[Any, "Where"], Any]]
-"""Type -> reader of values that a file gives only by name, such as a model."""
+"""Maps a type to the function that reads its values, which a file gives only by name, such as a model."""
 NO_READERS: Resolve = types.MappingProxyType({})
 Errors = list[RaypipeError] | None
 """List to which all errors are added; None: the first error is raised."""
@@ -153,15 +153,16 @@ def _hints(cls: Any) -> Mapping[str, Any]:
 
 
 def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of: str = "") -> None:
-    """Raises ConfError for an unknown key. `of`: words in the message after the key."""
+    """Raises ConfError for a key of `tree` that is not in `known`. `of` follows the key in the message."""
     for key in tree:
         if key not in set(known):
             raise where.error(f"unknown field {key!r}{of}; {did_you_mean(str(key), known)}")
 
 
 def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = NO_READERS, errors: Errors = None) -> T:
-    """Builds a dataclass from a mapping. Raises the first error: a ConfError, or another RaypipeError of a
-    reader in `resolve`. With a list `errors`, it gets all errors; after one the result is None."""
+    """Builds a dataclass from a mapping. `resolve` maps types to functions that read them. Raises the first
+    error, a ConfError or another RaypipeError of such a function. If `errors` is a list, it gets all errors
+    instead, and the result after an error is None."""
     before = len(errors or ())
     with collected(errors):
         if not isinstance(tree, dict):
@@ -198,14 +199,14 @@ def collected(errors: Errors) -> Iterator[None]:
 
 
 def problems(cls: type[Any], tree: Any, where: Where, resolve: Resolve = NO_READERS) -> list[RaypipeError]:
-    """Returns the errors of all fields of a mapping. A combination is checked only if each field is valid."""
+    """Returns the errors of all fields of a mapping; if there are none, the error of their combination."""
     errors: list[RaypipeError] = []
     build(cls, tree, where, resolve, errors)
     return errors
 
 
 def reader(hint: Any, resolve: Resolve) -> Callable[[Any, Where], Any]:
-    """Returns a function that reads a value of a type as `build` reads a field of that type."""
+    """Returns a function that reads a value of the type `hint`, as `build` reads a field of that type."""
     return lambda value, where: _value(hint, value, where, resolve)
 
 

@@ -56,8 +56,8 @@ def why_failed(error: Exception, url: str) -> str:
 
 
 def proxy_of(url: str) -> str:
-    """Returns the proxy for an address, without user and password, and the variable that names the proxy; ""
-    without a proxy.
+    """Returns the proxy for requests to `url`, and the variable that sets it: "127.0.0.1:3128 (HTTP_PROXY)".
+    User and password are left out. Returns "" if no proxy is used.
 
     >>> proxy_of("http://127.0.0.1/")
     ''

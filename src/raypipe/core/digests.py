@@ -1,4 +1,4 @@
-"""Identity of values: canonical forms, digests of models, and the origin of fitted numbers.
+"""Identity of values: canonical forms, digests of models, and the data on which numbers were fitted.
 
 Digests are computed from canonical forms, so the form of a value must never change. A form depends neither on
 the Python version nor on the order of fields or of a mapping's keys.
@@ -23,14 +23,14 @@ NOT_IDENTITY = frozenset(
         *("thought_tokens", "engine", "unsent", "weights_gib", "cache_control", "adopted"),
     ]
 )
-"""Fields of a Model outside its identity: names, locations, settings that `weights` covers, and settings that
-change no result. `weights` names the content; for a remote model it also covers endpoint and dialect, for a
-generator the request settings."""
+"""Fields of a Model that are not part of its identity: names, locations, settings that `weights` covers, and
+settings that change no result. `weights` identifies the content. For a remote model it also covers endpoint
+and dialect, for a generator the request settings."""
 
 
 ADDED: Mapping[str, bool] = {"added": True}
-"""Metadata of a field that was added to a record class in use. With its default value the field is in no
-digest, so results from before the field still count."""
+"""Metadata of a field that was added to a record class in use. With its default value, the field is left out
+of digests, so results from before the field still count."""
 
 
 def identifying(record: Any) -> dict[str, Any]:
@@ -42,9 +42,9 @@ def identifying(record: Any) -> dict[str, Any]:
 def stable(value: object) -> str:
     """Returns the canonical form of a plain value. Raises TypeError for any other value.
 
-    Plain are None, bool, int, finite float, str, and tuples, mappings and frozen dataclasses of these. The
-    form shows the type: 1, 1.0, True and "1" have four forms. A Model or Reference has the form of its
-    identity.
+    Plain values are None, bool, int, finite float, str, and tuples, mappings and frozen dataclasses of these.
+    The form shows the type: 1, 1.0, True and "1" have four different forms. A Model or a Reference is
+    represented by its identity.
 
     >>> stable({"top": 5, "by": ("dense", None)})
     '{"by":("dense",null),"top":5}'
@@ -82,13 +82,13 @@ def stable(value: object) -> str:
 
 
 def model_identity(model: Model) -> str:
-    """Returns 32 hex digits that identify a model's results, as a part of their keys. They cover all that
-    decides the results. An adopted model has the identity of the model as which it is adopted."""
+    """Returns 32 hex digits that cover all that decides a model's results. Cached results are keyed by them.
+    An adopted model (declared equal to another one, `Adoption`) has the other model's identity."""
     return own_identity(model.original)
 
 
 def own_identity(model: Model) -> str:
-    """Returns the model's own identity, even if it is adopted. A running engine has this name."""
+    """Returns the identity of the model itself, even if it is adopted. Running engines are known by it."""
     fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
     return digest("model", stable({k: v for k, v in fields.items() if k not in NOT_IDENTITY}))
 
@@ -120,18 +120,18 @@ class FittedOn:
 
 
 def row_digest(text: str) -> str:
-    """Returns a short digest of a question's text. Ids are often line numbers, which other data share."""
+    """Returns 8 hex digits of a question's text, since ids (often line numbers) recur in other data."""
     return digest("seen", text)[:_DIGITS]
 
 
 def seen_rows(texts: Iterable[str]) -> str:
-    """Returns the digests of a fit's questions in the form of `FittedOn.seen`."""
+    """Returns the digests of question texts, sorted and separated by spaces, for `FittedOn.seen`."""
     return " ".join(sorted({row_digest(t) for t in texts}))
 
 
 def half_of(key: str) -> int:
-    """Returns the half of the data, 0 or 1, to which a question belongs. `key`: the question's group, else
-    its id. Only the key decides, so a question stays in its half whatever else the data hold.
+    """Returns the half of the data, 0 or 1, to which a question belongs. `key` is the question's group, or
+    else its id. Only `key` decides, so a question stays in its half whatever else the data hold.
 
     >>> [half_of(id) for id in ("q1", "q2", "q3", "q4")]
     [1, 0, 0, 1]

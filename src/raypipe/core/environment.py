@@ -16,12 +16,12 @@ WRITTEN = PACKAGE / "COMMIT"  # a wheel has this file; hatch_build.py writes it
 
 
 def commit() -> str:
-    """Returns the commit that the package was built from, else `commit_of` its checkout; "": unknown."""
+    """Returns the commit from which the package was built, else that of its checkout; "" if it is unknown."""
     return WRITTEN.read_text(encoding="ascii").strip() if WRITTEN.is_file() else commit_of(PACKAGE)
 
 
 def commit_of(folder: Path) -> str:
-    """Returns the commit of the checkout around a folder, with -dirty if files differ; "": git gives none."""
+    """Returns the commit of the checkout around a folder (-dirty if files differ); "" if git gives none."""
     try:
         said = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
@@ -44,14 +44,14 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Counts the CPUs that this process may use, at least one: the least of affinity and cgroup quotas. With
-    more threads, a quota would stop all of them for the rest of each period. `root` holds proc and sys."""
+    """Counts the CPUs that this process may use, at least one, by its affinity and cgroup quotas. With more
+    threads, a quota would stop all of them for the rest of each period. `root` holds proc and sys."""
     seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(seen, *map(math.ceil, [seen, *_quotas(root)])))
 
 
 def _quotas(root: Path) -> list[float]:
-    """Returns the limit, in CPUs, of each cgroup around this process that has one (versions 1 and 2)."""
+    """Returns the CPU limits of the cgroups (versions 1 and 2) around this process, where they have one."""
     quotas = list[float]()
     lines = (line.split(":", 2) for line in _text(root / "proc/self/cgroup").split())
     for _, controllers, path in lines:

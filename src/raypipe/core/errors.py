@@ -1,4 +1,4 @@
-"""Exception types, one for each action that a caller can take. Each has an exit code; some share one."""
+"""Exception types, one for each way in which a caller can react. Each has an exit code; some share one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ConfError(RaypipeError):
 
 
 class FieldsRefused(ConfError):
-    """A server's refusal of chat fields. Later chats omit them, so the recipe must be read again."""
+    """A server's refusal of fields in chats. They are recorded: a recipe that is read again omits them."""
 
 
 class DataError(RaypipeError):
@@ -85,4 +85,4 @@ class Overloaded(RaypipeError):
 
 
 class LawBroken(DataError):
-    """A defect in a step, which breaks a law of all steps (`recipes.laws`). No row is to blame."""
+    """A defect in a step: it breaks a law that holds for all steps (`recipes.laws`). No row is to blame."""

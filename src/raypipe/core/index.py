@@ -100,7 +100,8 @@ class Postings(Protocol):
         """(words,) int64: number of passages that contain each looked-up word."""
 
     def segments(self) -> AsyncIterator[Occurrences]:
-        """Yields the occurrences of the words by segment. Segments without any of them are skipped."""
+        """Yields the occurrences of the words, one segment at a time. Skips segments without any of the
+        words."""
 
     async def frequencies(self) -> np.ndarray:
         """Returns the number of passages with each distinct word of the snapshot, (n,) int64, unordered."""
@@ -114,14 +115,14 @@ class Postings(Protocol):
 
 class Index(Protocol):
     """A searchable snapshot. A scope is a tuple of source ids, or None for everything. It may name sources
-    that the index lacks, such as empty or faulty pages. Results about sources are in the argument's order."""
+    that the index lacks, such as empty or faulty pages. Results are in the order of the given sources."""
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
     ) -> list[list[VectorHit]]:
-        """Finds the `top` best chunks for each row of `vectors` within a scope, exactly. `vectors`: (n, dim)
-        float32, unit rows. Chunks are ordered best first, ties by (source, span). Raises ConfError if the
-        index has no vectors of this model."""
+        """Finds the `top` best chunks for each row of `vectors` ((n, dim) float32, unit rows) within its
+        scope, exactly. Chunks are ordered best first; ties are ordered by source, then span. Raises ConfError
+        if the index has no vectors of this model."""
 
     async def near(
         self, model: Model, vectors: np.ndarray, top: int, how: Approximate
@@ -152,7 +153,7 @@ class Index(Protocol):
         if a condition does not fit the fields."""
 
     async def narrowed(self, citations: tuple[Citation, ...], where: str) -> tuple[Citation, ...]:
-        """Returns the citations that meet a condition, each without the sources that do not meet it."""
+        """Returns the citations that meet a condition, without those of their sources that do not meet it."""
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         """Returns the words of every passage in the scope, as the corpus step `tokenize` stored them."""

@@ -17,7 +17,7 @@ MessageRole: TypeAlias = Literal["system", "user", "assistant"]
 Finish: TypeAlias = Literal["stop", "length"]
 
 STEP = "generate"
-"""Step name in the faults that a generator returns. The step that called replaces it by its own name."""
+"""Step name in the faults that a generator returns. The calling step puts its own name in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ Chat: TypeAlias = tuple[Message, ...]
 Chats: TypeAlias = Sequence[Chat]
 
 Alone: TypeAlias = Callable[[], None]
-"""Function that an engine calls at the start of a call during which no other call may run."""
+"""Function that an engine calls when it begins a call that must run alone, without concurrent calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ Constraint: TypeAlias = Choice | Regex | JsonSchema | Grammar
 
 
 REPEATED = (4, 64)
-"""Fewest and most tokens of a text whose repetition ends a reply (`Sampling.repeats`). The least is 4, since
-digits and blanks repeat in right answers; 64 are two or three sentences."""
+"""Fewest and most tokens of a text that ends a reply when it repeats (`Sampling.repeats`). The least is 4,
+because digits and blanks repeat in right answers; 64 tokens are two or three sentences."""
 _RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (1, math.inf),
     "temperature": (0, 2),
@@ -133,7 +133,7 @@ ReplyPieces: TypeAlias = AsyncIterator[str | Generated | Fault]
 class Generator(Protocol):
     """A language model that replies to chats in order. Each chat gets one reply or one fault.
 
-    `adapter` names LoRA weights to apply; None: the model itself. Calls may run concurrently. Raises
+    `adapter` names the LoRA weights to apply; None means the model itself. Calls may run concurrently. Raises
     ConfError if no chat can be served: the adapter is unknown, or the constraint does not compile.
     """
 
@@ -143,7 +143,7 @@ class Generator(Protocol):
 MILLION = 1_000_000
 HOUR_S = 3600.0
 JUDGE = "judge"
-"""Name of the model that judges answers, where other models have the name of a step."""
+"""Name that stands for the model that judges answers, where a step's name stands for the step's model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class TokenPrice:
         return ((prompt - cached) * self.prompt + cached * of_cache + generated * self.reply) / MILLION
 
     def in_batches(self) -> TokenPrice:
-        """Returns the prices of chats sent in files: half of these, at every provider with a batch API."""
+        """Returns half of these prices: for chats sent in files, at every provider with a batch API."""
         cached = None if self.cached is None else self.cached / 2
         return TokenPrice(self.prompt / 2, self.reply / 2, cached)
 

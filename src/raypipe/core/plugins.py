@@ -1,13 +1,14 @@
 """Code from outside raypipe: single objects, and plugin folders that add names to raypipe.
 
-A single object is named in the place that uses it: `mypkg.steps:Shout`. Its module is imported from the
-Python path, to which the command line adds the current folder. A digest of the source is part of the object's
-identity. The digest covers the file, and the modules of its own package or folder that the file imports, at
-any depth. It covers neither other installed packages nor data files.
+A single object is named where it is used, such as `mypkg.steps:Shout`. Its module is imported from the Python
+path, to which the command line adds the current folder. A digest of the source is part of the object's
+identity. The digest covers the object's file and, at any depth, the modules that the file imports from its
+own package or folder. It covers neither other installed packages nor data files.
 
-A plugin folder adds names by one table, found by the entry-point group `raypipe.plugins` of any installed
-package. A table maps each name to the MODULE:NAME of an object. Reading the names imports only the tables; an
-object is imported when it is needed, and checked by the code that needs it.
+A plugin folder adds names by one table (PluginTable). Any installed package can declare such a table as an
+entry point of the group `raypipe.plugins`. The table maps each name to the MODULE:NAME of an object. Reading
+the names imports only the tables. An object is imported when it is needed, and checked by the code that needs
+it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SOURCE = "__raypipe_source__"  # attribute of a module: digest of its file at i
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """An object imported from outside raypipe, for identity and messages."""
+    """Path and source digest of an object imported from outside raypipe. Identities and messages use them."""
 
     path: str  # MODULE:NAME
     source: str  # digest of its source file and of the own modules that the file imports, 32 hex digits
@@ -60,7 +61,7 @@ def is_path(text: object) -> bool:
 
 
 def load(path: str, what: str) -> tuple[Any, Plugin]:
-    """Imports the object that a path names, and computes its digest. `what`: the expected kind, for messages.
+    """Imports the object at `path`, and computes its digest. `what` is the expected kind, for messages.
 
     Raises ConfError if the path has another form, if the module is missing, raises or lacks the name, if it
     has no source file, and if a file that the digest covers changed after this process imported it.
@@ -123,9 +124,9 @@ def _source(module: ModuleType, path: str) -> str:
 
 
 def _own_modules(name: str, file: Path) -> dict[str, bytes]:
-    """Returns name -> source of a module and of its own imports, at any depth. Own imports are from the
-    module's package or folder; in a folder of installed packages, only from the package. Empty files are left
-    out."""
+    """Returns the sources of a module and of its own imports, at any depth, by module name. An import is the
+    module's own if it lies in the same package or folder. In a folder of installed packages, only the same
+    package counts. Empty files are left out."""
     folder, top = file.parents[name.count(".") + (file.name == "__init__.py")], name.partition(".")[0]
     installed = folder in {Path(sysconfig.get_path(p)) for p in ("stdlib", "purelib", "platlib")}
     found, pending = {name: file.read_bytes()}, [(name, file)]
@@ -142,7 +143,7 @@ def _own_modules(name: str, file: Path) -> dict[str, bytes]:
 
 
 def _imports(name: str, file: Path) -> Iterator[str]:
-    """Yields names that may be modules: a module's imports, also in functions, and the packages around it."""
+    """Yields possible names of modules: all that a module imports, even in functions, and its packages."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     yield from (name[: m.start()] for m in re.finditer(r"\.", name))
     try:
@@ -185,7 +186,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginTable:
-    """Names added by one plugin folder."""
+    """Names that one plugin adds to raypipe, by kind."""
 
     corpus_steps: Names = field(default_factory=dict)
     """Verb of a recipe's corpus half -> class of the step."""
@@ -202,7 +203,7 @@ class PluginTable:
     loss_stages: Names = field(default_factory=dict)
     """Verb of a step -> the evaluation.loss_paths.EvidencePath that begins with the step."""
     loss_places: Mapping[str, str] = field(default_factory=dict)
-    """Place on such a path -> description of golds lost there."""
+    """Place on a path of `loss_stages` -> description of the golds that are lost there."""
     datasets: Names = field(default_factory=dict)
     """Name -> function that writes an invented dataset into a folder."""
     forgets: Names = field(default_factory=dict)
@@ -211,8 +212,8 @@ class PluginTable:
     """Name of a command -> its group, module and description."""
     conf: str = ""  # folder of configuration, searched last; "": none
     locked: bool = False
-    """True: a steps.lock holds its steps to their versions, as it does the core's. Class name and version
-    then identify a step. Otherwise its path and the digest of its source are part of its identity, too."""
+    """True: a file steps.lock pins the versions of its steps, as one does for raypipe's own. A step is then
+    known by class name and version. Otherwise its path and source digest are also part of its identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ class PluginEntry:
     value: Any  # MODULE:NAME, mostly
 
     def load(self, what: str) -> Any:
-        """Imports the object of `value`. `what`: its expected kind, for messages. Raises ConfError."""
+        """Imports the object of `value`. `what` is its expected kind, for messages. Raises ConfError."""
         return find(self.value, what)
 
 
@@ -262,8 +263,8 @@ def tables() -> Mapping[str, PluginTable]:
 
 @functools.cache
 def registered(kind: str) -> Mapping[str, PluginEntry]:
-    """Returns the names that plugins add in the field `kind` of PluginTable. Raises ConfError if two plugins
-    add the same name."""
+    """Returns the names that all plugins add to one field of PluginTable, with their entries. `kind` is the
+    name of the field. Raises ConfError if two plugins add the same name."""
     found: dict[str, PluginEntry] = {}
     for plugin, table in tables().items():
         for name, value in getattr(table, kind).items():
@@ -278,11 +279,11 @@ def conf_folders() -> list[Path]:
 
 
 class Registry(Mapping[str, T]):
-    """Names of one kind: the core's own, then the plugins'. Looking up a name of the core reads no plugin."""
+    """Names of one kind: raypipe's own, then the plugins'. A look-up of an own name reads no plugin."""
 
     def __init__(self, kind: str, own: Mapping[str, T], what: str) -> None:
-        """Combines the core's names with the plugins' names. `kind`: a field of PluginTable. `what`: the kind
-        of the objects, for messages, such as "a step"."""
+        """Combines raypipe's own names with the plugins' names. `kind` is a field of PluginTable. `own` maps
+        names to objects. `what` is a phrase for such an object in messages, such as "a step"."""
         self._kind, self.own, self._what = kind, own, what
 
     def __getitem__(self, name: str) -> T:
@@ -303,7 +304,7 @@ class Registry(Mapping[str, T]):
         return len(self.own) + len(self._added())
 
     def added(self, name: str) -> PluginEntry | None:
-        """Returns the plugin's entry for `name`, or None if the core defines the name. Raises KeyError if the
+        """Returns the plugin's entry for `name`, or None if the name is raypipe's own. Raises KeyError if the
         name is unknown."""
         return None if name in self.own else self._added()[name]
 

@@ -1,6 +1,6 @@
-"""Progress of work that takes minutes, with the time left, and clocks.
+"""Display of the progress of work that takes minutes, with the time left; also clocks.
 
-A terminal gets a bar. Elsewhere (a log, a job's driver) each task prints a line about every ten seconds, even
+A terminal gets a bar. Elsewhere, such as in a log, each task prints a line about every ten seconds, even
 without progress.
 """
 
@@ -24,7 +24,7 @@ EVERY_S = 10.0  # seconds between two lines of one task in a log
 
 
 class PartInHand:
-    """Part of a task's rows that this process computes, with a listener for its progress."""
+    """Part of a task's rows that this process is computing, and the function that is told of its progress."""
 
     def __init__(self) -> None:
         self._part, self._units = "", 0
@@ -32,7 +32,8 @@ class PartInHand:
 
     @contextmanager
     def heard_by(self, listener: Callable[[str, int], None]) -> Iterator[None]:
-        """Sets the listener during a block, then restores the previous one."""
+        """Sets the listener for a block, then restores the previous one. The listener gets the name of the
+        part and the units computed so far."""
         before, self.listener = self.listener, listener
         try:
             yield
@@ -48,14 +49,15 @@ class PartInHand:
             self._part = ""
 
     def add(self, units: int) -> None:
-        """Counts units of the part that were just computed, and calls the listener."""
+        """Adds units that were just computed to the part's count, and calls the listener with the count."""
         self._units += units
         if self.listener is not None and self._part:
             self.listener(self._part, self._units)
 
 
 IN_HAND = PartInHand()
-"""Part that this process computes. Models count units here; they need not know the part or the listener."""
+"""The part that this process is computing. Models count units here and need not know the part or the
+listener."""
 
 
 def clock(seconds: float) -> str:
@@ -73,8 +75,8 @@ def clock(seconds: float) -> str:
 def heartbeat(
     say: Callable[[str], None], phase: str, every_s: float = 5.0
 ) -> Iterator[Callable[[str], None]]:
-    """Reports every few seconds the phase of a block and the time since the block began. For work without a
-    count. Yields a function that names the next phase."""
+    """Calls `say` every `every_s` seconds with the current phase and the time since the block began. Yields a
+    function that sets the next phase. It suits work that cannot be counted."""
     phases, start, ended = [phase], time.monotonic(), threading.Event()
 
     def beat() -> None:
@@ -117,7 +119,7 @@ class ProgressTask:
         self.end(fine=kind is None)
 
     def end(self, fine: bool = True) -> None:
-        """Stops the clock, once. In a log, prints the time that the work took. `fine`: False if it failed."""
+        """Stops the clock, once. In a log, prints the time taken. `fine` is False if the work failed."""
         if self.ended:
             return
         self.ended, bars = True, self.shown_by.bars
@@ -133,7 +135,8 @@ class ProgressTask:
         return f"{self.verb} {count}{of} {self.unit}{self.units_inside()}"
 
     def advance(self, units: int, part: str = "", inside: int = 0) -> None:
-        """Adds finished units. `part`: the part that has ended; `inside`: units counted inside this part."""
+        """Adds finished units. `part` names the part that has ended, if any. `inside` is the number of units,
+        such as chunks, that were counted inside this part."""
         self.parts.pop(part, None)
         self.done += units
         self.done_inside += inside
@@ -149,7 +152,8 @@ class ProgressTask:
 
     @property
     def count(self) -> int:
-        """Number of finished units, plus the units inside unfinished parts if both have the same unit."""
+        """Number of finished units. Units inside unfinished parts are added if `inside` and `unit` are
+        equal."""
         if self.inside != self.unit:
             return self.done
         now = self.done + sum(self.parts.values())
@@ -167,13 +171,14 @@ class ProgressTask:
         self.look(elapsed)
 
     def look(self, elapsed: float) -> None:
-        """Prints a line if the last one is older than EVERY_S and work remains."""
+        """Prints a line if work remains and EVERY_S seconds have passed since the last line."""
         if elapsed - self.said >= EVERY_S and self.count != self.total:  # `end` writes the last line
             self.said = elapsed
             self.shown_by.say(self.line(elapsed))
 
     def units_inside(self) -> str:
-        """Returns the count of units inside parts, as text; "" if it is 0 or in the task's own unit."""
+        """Returns the count of units inside parts as text, such as ", 200 chunks". Returns "" if the count is
+        0, or if these units are the task's own `unit`."""
         inside = self.done_inside + sum(self.parts.values())
         return f", {inside} {self.inside}" if inside and self.inside not in ("", self.unit) else ""
 
@@ -184,7 +189,7 @@ class ProgressTask:
             self.silence = min(self.silence, max(0.0, self.shown_by.now() - self.started - seconds))
 
     def speed(self, elapsed: float) -> str:
-        """Returns the tokens written per second since the first one, as text; "" without tokens."""
+        """Returns the tokens per second since the first token, as text; "" if there is no token."""
         writing = elapsed - self.silence
         return f", {self.tokens / writing:.0f} tokens/s" if self.tokens and writing > 0 else ""
 
@@ -249,7 +254,7 @@ class Progress:
 
     def task(self, verb: str, unit: str, total: int | None, inside: str = "") -> ProgressTask:
         """Starts to show one kind of work, until the `with` block of the task or of the progress ends.
-        `inside`: unit of the counts inside parts."""
+        `inside` is the unit that is counted inside parts."""
         task = ProgressTask(verb, unit, total, self.now(), self, inside)
         if self.bars is not None:
             task.bar = self.bars.add_task(verb, total=total, unit=unit)

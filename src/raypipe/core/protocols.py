@@ -66,7 +66,7 @@ class Model:
 
     @property
     def half(self) -> bool:
-        """True if its vectors are searched as float16: it computes in 16 bits, so 32 bits add nothing."""
+        """True if its vectors are searched as float16: the model computes in 16 bits, so 32 add nothing."""
         return self.original.dtype in ("float16", "bfloat16")
 
     @property
@@ -98,7 +98,7 @@ class Adoption:
     checked: str  # the measurement that supports it, for people
 
     def sentence(self, name: str) -> str:
-        """Describes the adoption of the model of this name, for a plan, report or explanation."""
+        """Says that the model `name` is adopted, by whom and when, for a plan, report or explanation."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.at))
         return f"model {name} counts as {self.model.name}: adopted {day} by {self.by}, {self.checked}"
 
@@ -134,7 +134,7 @@ Build: TypeAlias = Callable[[pa.Table], Awaitable[pa.Table]]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Upper bounds on a question's passages at one point of a recipe. math.inf: unknown."""
+    """Upper bounds on the passages that a question has at one point of a recipe. math.inf means unknown."""
 
     hits: float = 0  # number of passages
     order: float = 0  # passages in the ranking
@@ -144,8 +144,8 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Bounds on the work of a step for one question, with any texts; they may be loose. Two are estimates:
-    `prompt_tokens` and `likely`."""
+    """Upper bounds on a step's work for one question, whatever its texts; they may be loose. Two fields are
+    estimates instead: `prompt_tokens` and `likely`."""
 
     calls: float  # calls of models and graphs, without repeated requests; math.inf: unknown
     reach: Reach  # after the step
@@ -153,7 +153,7 @@ class Bound:
     """Cases in which the step may put a fault on the question, so that later steps leave the question out.
     `asking`: only if the step makes a call, for example while a language model is unavailable."""
     from_question: bool = False
-    """True: the question as it was asked (text, body, time, turns) decides the step's single call, so a plan
+    """True: the question as asked (text, body, time, turns) alone decides the step's single call. So a plan
     can look the call up in the memo, the cache of results."""
     tokens: float = 0  # tokens of one call of a language model, prompt and reply together
     reply_tokens: float = 0  # tokens of its reply
@@ -162,14 +162,14 @@ class Bound:
     all_tokens: float = math.inf  # tokens of all these calls for one question; inf: `tokens` each
     dim: int = 0  # dimension of the vector that one call returns; 0: a score or a text
     likely: float | None = None
-    """Calls for an ordinary question, if far fewer than `calls`; math.inf: unknown. None: as `calls`, for a
-    ranking and passages of ordinary size."""
+    """Calls for an ordinary question, if they are far fewer than `calls`; math.inf: unknown. None: as many as
+    `calls`, for a ranking and passages of ordinary size."""
     shared: float = 0  # calls that all questions share, on top of `likely`
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusBound:
-    """Upper bounds on a corpus step's output and calls for one row. math.inf: unknown."""
+    """Upper bounds on a corpus step's output and calls for one row. math.inf means unknown."""
 
     rows: float = 1  # output rows of one input row
     chars: float = math.inf  # characters of the longest text or passage in its output
@@ -181,12 +181,12 @@ class CorpusBound:
 
 
 class Step(Protocol):
-    """A verb of the question half: a frozen dataclass whose fields decide the output.
+    """A step of a recipe's question half: a frozen dataclass whose fields decide the output.
 
     `reads` and `writes` name fields of Question, such as "text", "hits", "hits.NAME" (one score), "order" and
     "replies.NAME"; `reads` also names data of the index: "index" and its kind, such as `"index.text"`. A
-    recipe is checked by them before it runs. The law tests replace each undeclared field by an object that
-    fails when used. `recipes.step_contract` lists optional attributes and their defaults.
+    recipe is checked by these names before it runs. The law tests replace each undeclared field by an object
+    that fails when used. `recipes.step_contract` lists optional attributes and their defaults.
     """
 
     version: ClassVar[int]  # raised when new code changes the output; steps.lock detects a missed raise
@@ -197,7 +197,7 @@ class Step(Protocol):
 
 
 class CorpusStep(Protocol):
-    """A verb of the corpus half, which works on tables. `reads` and `writes` are column names.
+    """A step of a recipe's corpus half, which works on tables. `reads` and `writes` are column names.
 
     The first step gets the columns `source, kind, content` (records.Source). A row that fails leaves the step
     as one row with a `fault` (arrow.FAULT) and without other columns except `source`. Later steps leave this

@@ -33,12 +33,12 @@ Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
 BlockKind: TypeAlias = Literal["title", "heading", "paragraph", "item", "row", "cell", "menu"]
-"""Kinds of a page's blocks. title: of the page itself; item: of a list; row: the first cell of a table's row,
-or a whole row with `|` between its cells; cell: another cell; menu: links and controls."""
+"""Kinds of a page's blocks. title: the page's title; item: an item of a list; row: the first cell of a
+table's row, or a whole row with `|` between its cells; cell: another cell; menu: links and controls."""
 
 
 def digest(*parts: str | bytes) -> str:
-    """Returns 32 hex digits for these parts in order. Borders count, too: ("ab","c") != ("a","bc")."""
+    """Returns 32 hex digits for these parts in order; their borders count: ("ab","c") != ("a","bc")."""
     pieces: list[bytes] = []
     for part in parts:
         raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
@@ -115,8 +115,8 @@ class Layout:
 class Hit:
     """A passage that may answer a question; its text is fetched by id when it is needed.
 
-    A passage is the parent if the split makes parents, else the chunk. Each ranker adds a score under a name
-    of its own, so a hit shows by which rankers it was found.
+    The passage is a chunk, or the chunk's parent if the split makes parents. Each ranker adds a score under a
+    name of its own, so a hit shows by which rankers it was found.
     """
 
     chunk: str  # passage id: chunk_id(source, span)
@@ -141,7 +141,7 @@ def parse_chunk_id(chunk: str) -> tuple[str, Span]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of a source's parsed text between two borders. No sentence crosses a border."""
+    """A stretch of a source's parsed text, such as a paragraph. No sentence crosses its borders."""
 
     start: int  # in the source's parsed text
     end: int
@@ -150,7 +150,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Exact place of evidence for a reply."""
+    """Place of a reply's evidence in the text of a source."""
 
     source: str  # source id
     span: Span  # in the source's parsed text
@@ -184,7 +184,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An earlier message of a conversation. The text of either role comes from strangers."""
+    """An earlier message of a conversation. A client sends the texts of both roles, so trust neither."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -225,8 +225,8 @@ def faults_of(question: Question) -> list[Fault]:
 
 
 def quotes_of(question: Question) -> tuple[Quote, ...]:
-    """Returns the quotes of the reply that became the answer, best first. An abstention without such a reply
-    gets the closest evidence: one quote, of the first reply that has any, else the first ranked passage."""
+    """Returns the quotes of the reply that became the answer, best first. For an abstention without such a
+    reply, returns at most one quote: of the first reply that has any, or else the first ranked passage."""
     if (reply := question.replies.get(question.origin)) is not None:
         return reply.quotes
     if question.outcome != ABSTAINED:
@@ -252,7 +252,7 @@ def urls(question: Question) -> dict[str, str]:
 
 
 def answer_of(question: Question) -> str | None:
-    """Returns the answer, maybe an abstention. None: the question failed, is unanswered or only ranked."""
+    """Returns the answer, maybe an abstention; None if the question failed, is unanswered or only ranked."""
     return None if question.outcome in ("", FAULT, RANKED) else question.answer
 
 
@@ -267,7 +267,7 @@ def other_values(question: Question) -> tuple[Quote, ...]:
 
 
 AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]
-"""Forms of an annotator's answer: spans of the paper; own words; yes or no; no answer in the paper."""
+"""Forms of an annotator's answer, in order: spans of the paper; own words; yes or no; not in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class Gold:
 
 
 CAPTURED_ID: Final = "captured-"
-"""Prefix of the ids of captured questions. Other datasets must not use it: users' questions stay secret."""
+"""Prefix of the ids of captured questions, which stay secret. So other datasets must not use it."""
 PAPER: Final = "paper"
 """Name of the gold label that holds the paper's id, for a question about a paper."""
 UNANSWERABLE: Final = "Unanswerable"
@@ -299,7 +299,8 @@ _CAPTION = f"{FLOAT}: "
 
 
 def paragraph(evidence: str) -> str:
-    """Returns evidence in the form of parsed text: white space folded, of a figure or table only the caption.
+    """Returns evidence in the form of parsed text, with white space folded to single spaces. Of a figure or
+    table, only the caption is kept.
 
     >>> paragraph("FLOAT SELECTED: Table 1:  Sizes.")
     'Table 1: Sizes.'

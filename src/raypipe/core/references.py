@@ -1,6 +1,8 @@
-"""References: entries of graphs.yaml or files under examples/. A step's field names one, and a kit opens it.
+"""References: entries of graphs.yaml or files under examples/, which a step's field names.
 
-A reference is a frozen dataclass. Its identity covers all that decides the content, not the location."""
+A kit (a step's access to models and data) opens a reference. A reference is a frozen dataclass. Its identity
+covers all that decides the content, not the location.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
 def domain_of(path: str) -> str:
-    """Returns the domain of a request's path; "" if the path has none. Refresh periods use these names.
+    """Returns the domain of a request's path: its first folder, or "". Refresh periods are set by domain.
 
     >>> domain_of("/sports/nba/get_games_on_date")
     'sports'
@@ -51,7 +53,7 @@ class EntryContext:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Parts of a kit that are needed to open a reference."""
+    """Functions of a kit that a reference may use when it is opened."""
 
     embedder: Callable[[Model], Embed]
     clock: Callable[[], float]  # seconds, from any origin
@@ -60,7 +62,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Reference(Generic[T]):
-    """A resolved entry of graphs.yaml. A kit returns what `open` makes of it, a T."""
+    """A resolved entry of graphs.yaml. T is the type of its opened content, which `open` returns."""
 
     name: str  # in graphs.yaml; not identity
     where: str  # file, folder or address; "": not known; not identity
@@ -71,13 +73,13 @@ class Reference(Generic[T]):
     place: ClassVar[str]  # value after `--graph NAME=` and its origin: "FILE; `mytool build` makes one"
     entry: ClassVar[type[Any]] = Entry  # dataclass of its entries in graphs.yaml
     is_evidence: ClassVar[bool] = True
-    """True: answers rest on the content, such as a graph's rows; numbers fitted with one content hold for all
-    contents of the same name. False: the content only shows how to answer, as examples do."""
+    """True: answers rest on the content, such as a graph's rows; numbers fitted with one content are used
+    with all contents of the same name. False: the content only shows how to answer, as examples do."""
 
     @classmethod
     def of_entry(cls, name: str, entry: Any, place: str, context: EntryContext) -> Self:
-        """Makes the reference of an entry. `place`: location of the content; "": unknown, so the reference
-        cannot be opened."""
+        """Makes the reference of an entry. `place` is the location of the content; "" means unknown, so the
+        reference cannot be opened. Raises DataError if the content cannot be read."""
         if not place:
             return cls(name, "", "nowhere")
         path = Path(place).absolute()  # a worker may have another working directory
@@ -85,7 +87,7 @@ class Reference(Generic[T]):
 
     @classmethod
     def lies_at(cls, entry: Any, place: str) -> bool:
-        """Returns whether a place that `--graph` gives without a name belongs to the entry; here False."""
+        """Returns whether `place`, which `--graph` gives without a name, fits the entry; here False."""
         return False
 
     @classmethod
@@ -98,8 +100,8 @@ class Reference(Generic[T]):
         raise NotImplementedError
 
     def require(self) -> None:
-        """Raises ConfError if the place is unknown or the content is not that of the resolved recipe, and
-        DataError if the content cannot be read."""
+        """Raises ConfError if the location is unknown, or if the content is not the one with which the recipe
+        was resolved. Raises DataError if the content cannot be read."""
         self.require_place()
         self.require_version(self.version_at(Path(self.where)))
 
@@ -107,13 +109,13 @@ class Reference(Generic[T]):
         return (self.version,)
 
     def periods(self) -> Mapping[str, float] | None:
-        """Returns domain of requests -> seconds for which cached results hold. Results of other domains never
-        expire. None: the reference sends no requests."""
+        """Returns the seconds after which cached replies expire, by domain of the request. Replies of other
+        domains never expire. Returns None if the reference sends no requests."""
         return None
 
     def through(self, opened: T, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> T:
-        """Returns the opened reference with its requests sent through `wrap`, such as a memo's, and its
-        vectors made by `embedder`. By default it has neither and is returned unchanged."""
+        """Returns `opened` with its requests sent through `wrap`, such as a cache, and its vectors made by
+        `embedder`. Here it returns `opened` unchanged, because it has neither."""
         return opened
 
     def title(self) -> str:
@@ -124,8 +126,8 @@ class Reference(Generic[T]):
             raise ConfError(f"{self.title()}: expected a location, as --graph {self.name}={self.place}")
 
     def require_version(self, found: str) -> None:
-        """Raises ConfError if the version is not the resolved recipe's. Another process may see other files
-        under the same path, and a release outlives an edit."""
+        """Raises ConfError if `found` is not the version of the resolved recipe. Another process may see
+        other files under the same path, and a release outlives an edit."""
         if found != self.version:
             raise ConfError(
                 f"{self.title()}: {self.where} is not what the recipe was resolved with: expected "
@@ -143,7 +145,7 @@ class ShownExample:
 
 
 class ExampleFile(ABC):
-    """Examples in a format of their own, from a file under examples/. A plugin registers its format."""
+    """Examples for prompts, from a file under examples/. A plugin registers the file's format."""
 
     FOLDER: ClassVar[str] = "examples"  # folder under conf
 

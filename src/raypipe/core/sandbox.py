@@ -1,17 +1,18 @@
 """Sandbox for a function from bytes to bytes: one long-lived child process, killed at hard limits.
 
-No signal interrupts C code and no thread can be killed, so the child limits itself. Two kernel timers, armed
-for each request, end it where no Python handler could run: SIGALRM for wall time, SIGPROF for CPU time. Its
-address space is capped once. Requests and answers stream through two pipes, so the sandbox adds only the cost
-of copying. The child is started, not forked, so a process with threads can have one. It ends when its input
-ends, also if this process is killed.
+No signal interrupts C code and no thread can be killed, so the child limits itself. Two kernel timers are
+armed for each request, SIGALRM for wall time and SIGPROF for CPU time. They end the child even where no
+Python handler could run. The child's address space is capped once. Requests and answers stream through two
+pipes, so the sandbox adds only the cost of copying. The child is started, not forked, so a process with
+threads can have one. It ends when its input ends, so also if this process is killed.
 
-An exception of the function, except MemoryError, refuses its request, and the child goes on. The end of a
-child does not prove that the request is to blame: a machine without memory kills children, too. So the next
-child first answers the probe, an ordinary request from the caller. If the system killed a child, the next
-child also fills as much memory as the killed one had. A request is refused for good only after it ended TRIES
-children and a probe was answered after each. If load may have caused the end, the request is refused after
-the first child, as transient. If a probe is not answered, no request is to blame, and WorkerBroken is raised.
+If the function raises, its request is refused and the child continues; only a MemoryError also ends the
+child. The end of a child does not prove that the request is to blame, because a machine without memory kills
+children, too. So the next child first answers the probe, an ordinary request from the caller. If the system
+killed a child, the next child also fills as much memory as the killed one had. A request is refused for good
+only after it has ended TRIES children, and a probe was answered after each. If load may have caused the end,
+the request is refused after the first child, and the refusal is marked as transient. If a probe is not
+answered, no request is to blame, and WorkerBroken is raised.
 """
 
 from __future__ import annotations
@@ -68,11 +69,12 @@ class Cancelled(Exception):
 
 
 class Sandbox:
-    """A child process that answers requests. It starts with the first request, and threads may share it."""
+    """A child process that answers requests, started by the first request. Threads may share it."""
 
     def __init__(self, function: str, limits: SandboxLimits, probe: bytes = b"") -> None:
-        """Stores the settings; starts no child. `function`: "module:name" of a function from bytes to bytes.
-        `probe`: an ordinary request that every healthy child answers; an exception is an answer."""
+        """Stores the settings; starts no child. `function` is the "module:name" of a function from bytes to
+        bytes. `probe` is an ordinary request that every healthy child answers. An exception counts as an
+        answer."""
         self._function, self._limits, self._probe = function, limits, probe
         self._child: _Child | None = None
         self._lock = threading.Lock()
@@ -80,10 +82,10 @@ class Sandbox:
     def run(
         self, requests: Sequence[Parts], stop: threading.Event | None = None, before: Parts | None = None
     ) -> list[bytes | Refused]:
-        """Returns the answer to each request, or a refusal, in order. Trouble with one request refuses no
-        other. `before`: a request that each child answers first, such as a file to open. Raises Cancelled
-        once `stop` is set, which is checked between requests. Raises WorkerBroken if a child has ended and
-        the next does not answer the probe, and Unavailable if no process can be started."""
+        """Returns an answer or a refusal for each request, in order. A refused request does not affect the
+        others. `before` is a request that each child answers first, such as a file to open. Raises Cancelled
+        after `stop` is set, which is checked between requests. Raises WorkerBroken if a child has ended and
+        the next one does not answer the probe. Raises Unavailable if no process can be started."""
         out: list[bytes | Refused] = []
         ended = 0  # number of children that the next request ended
         with self._lock:
@@ -107,8 +109,8 @@ class Sandbox:
         stop: threading.Event | None,
         before: Parts | None,
     ) -> Refused | None:
-        """Adds answers to `out`. Returns None if all requests are answered. Otherwise returns the reason why
-        the child ended at the next request, after another child has answered the probe."""
+        """Adds answers to `out`. Returns None if all requests are answered. Otherwise returns why the child
+        ended at the next request, after a new child has answered the probe."""
         child = self._child = self._child or _Child(self._function, self._limits)
         why, left = None, len(requests)
         opens = before is not None and child.before is not before
@@ -130,10 +132,10 @@ class Sandbox:
         return self._verdict(why or child.end(), child.memory if child.killed else 0)
 
     def _verdict(self, why: Refused, memory: int) -> Refused:
-        """Returns `why`, the reason why a child ended, and starts another that answers the probe.
+        """Starts a child that answers the probe, and returns `why`, the reason why the last child ended.
 
-        `memory`: bytes that the child had, if the system killed it, else 0. The reason becomes transient if a
-        child cannot get as much memory: the next run may succeed. Raises WorkerBroken if no child works.
+        `memory` is the bytes that the last child had, if the system killed it, else 0. If no child can get as
+        much, the reason becomes transient. Raises WorkerBroken if a new child does not answer the probe.
         """
         if memory and self._trouble(memory):
             why = replace(why, transient=True)
@@ -192,12 +194,12 @@ class _Child:
 
     @property
     def killed(self) -> bool:
-        """True if another process or the system killed it, as happens without memory."""
+        """True if the system or another process killed the child, as happens when memory runs out."""
         return self._process.returncode == -signal.SIGKILL and not self._stalled
 
     def answers(self, requests: Sequence[Parts], memory: int = 0) -> Iterator[bytes | Refused]:
         """Yields the answer to each request as it arrives. Stops early if the child ends or stalls; `end`
-        then gives the reason. `memory`: bytes that the child fills before each request."""
+        then gives the reason. `memory` is the number of bytes that the child fills before each request."""
         framed = (part for r in requests for part in (_REQUEST.pack(sum(map(len, r)), memory), *r))
         out = deque(memoryview(part) for part in framed)
         received, left = bytearray(), len(requests)
@@ -253,7 +255,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _send(pipe: int, parts: deque[memoryview]) -> bool:
-    """Writes as many bytes as the pipe takes. Returns False if none remain or the reader has ended."""
+    """Writes as many bytes as the pipe takes. Returns False if all are written or the reader has ended."""
     while parts:
         try:
             sent = os.write(pipe, parts[0]) if len(parts[0]) else 0

@@ -28,12 +28,14 @@ class SingleFlight(Generic[K, V]):
         self._flying: dict[K, asyncio.Future[_Landing[K, V]]] = {}
 
     async def of(self, keys: Sequence[K], ask: Callable[[list[int]], Awaitable[Iterable[V]]]) -> list[V]:
-        """Returns the values of distinct keys, in order.
+        """Returns the values of distinct keys, in order. `ask` gets the positions of the keys that are not in
+        flight, and returns their values.
 
-        `ask` gets the positions of the keys that are not in flight, and returns the values of these keys.
-        Keys in flight are awaited. If another caller's call for them fails, a waiting caller that wants all
-        keys of that call raises the same error, since an equal call would fail alike. A waiting caller that
-        wants only some of them calls `ask` itself. So does any waiting caller if the other is cancelled."""
+        Keys in flight are awaited. If the call of another caller fails, a waiting caller that wants all keys
+        of that call raises the same error, because an equal call would fail alike. A waiting caller that
+        wants only some of them calls `ask` itself. If the other caller is cancelled, every waiting caller
+        calls `ask` itself.
+        """
         found, wanted = dict[K, V](), set(keys)
         while left := [i for i, key in enumerate(keys) if key not in found]:
             theirs = [flight for i in left if (flight := self._flying.get(keys[i])) is not None]

@@ -1,7 +1,7 @@
 """Output to a terminal that text from pages, files and servers cannot control.
 
 A control character could clear the screen, set the title or the clipboard, or reorder a line. All output of a
-command passes through here, where each such character is replaced by its number.
+command passes through here, where each such character is replaced by an escape with its number.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # as libraries print them
 
 
 def shown(text: str) -> str:
-    r"""Replaces control characters, also of writing direction, by \uXXXX, but not tab and line feed. In a
-    JSON string this escape means the same character, so JSON output keeps its meaning.
+    r"""Replaces control characters, also those of writing direction, by escapes \uXXXX; tab and line feed
+    stay. In a JSON string this escape means the same character, so JSON output keeps its meaning.
 
     >>> shown("a\x1b[2Jb\u202ec\r\n")
     'a\\u001b[2Jb\\u202ec\\u000d\n'
@@ -51,8 +51,8 @@ class ShownStream:
 
 @contextmanager
 def shown_streams(keep: bool = False) -> Iterator[None]:
-    """Escapes control characters in everything that a block prints; with `keep` also after the block. From
-    then on, characters that stdout or stderr cannot encode are escaped, too."""
+    """Escapes control characters in everything that a block prints; with `keep` also after the block.
+    Characters that stdout or stderr cannot encode are escaped, too, even after the block."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":

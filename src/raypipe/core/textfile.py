@@ -48,7 +48,7 @@ class TextLine:
         return found
 
     def fields(self, names: str) -> list[str]:
-        """Splits the line at white space. Raises DataError without one field for each of `names`."""
+        """Splits the line into fields at white space. Raises DataError if `names` has more or fewer words."""
         values = self.text.split()
         if len(values) != len(names.split()):
             raise self.error(f"{len(names.split())} fields ({names})", self.text)
@@ -62,9 +62,9 @@ class TextLine:
 
 
 def lines(path: Path) -> Iterator[TextLine]:
-    """Yields all lines of a UTF-8 file, plain or .gz, also blank ones, without byte order mark and line ends.
-    Raises DataError if the file is missing, truncated, mislabelled or not UTF-8, and if a line exceeds 64
-    MiB."""
+    """Yields all lines of a UTF-8 file, plain or .gz, blank lines included. The byte order mark and line ends
+    are removed. Raises DataError if the file is missing, truncated, mislabelled or not UTF-8, and if a line
+    exceeds 64 MiB."""
     number = 0
     try:
         with _open(path) as stream:
@@ -137,8 +137,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[TextIO]:
-    """Opens a text stream to a temporary file, which replaces `path` when the block succeeds (`replacing`).
-    Lone surrogates, which UTF-8 cannot hold, are written as JSON escapes."""
+    """Opens a text stream for the new content of `path`. It replaces the file when the block succeeds
+    (`replacing`). Lone surrogates, which UTF-8 cannot hold, are written as JSON escapes."""
     with (
         replacing(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
@@ -185,7 +185,7 @@ def require_file(path: str | Path, name: str) -> None:
 
 
 def _runs(pid: str) -> bool:
-    """Returns whether a process is alive. True if `pid` is no process id."""
+    """Returns whether a process is alive. Also returns True if `pid` is not a process id."""
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

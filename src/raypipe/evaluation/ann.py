@@ -1,8 +1,7 @@
-"""Approximate vector indexes of a recipe: builds missing or incomplete ones, and measures their recall
-against exact search.
+"""Approximate vector indexes of a recipe: builds missing or incomplete ones, and measures their recall.
 
-Recall is the share of the exact best `top` chunks that the approximate search finds; an equally good chunk
-counts as found. It is measured on stored questions that search the whole store.
+Recall is the share of the exact best `top` chunks that the approximate search finds. A found chunk that is as
+good as the last exact one counts, too. Recall is measured on stored questions that search the whole store.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ QUESTIONS = 200  # most questions to measure recall on: 5 % of them are ten
 
 
 def recalls(pipeline: Pipeline) -> list[AnnRecall]:
-    """Builds and measures the approximate indexes that a recipe searches; returns the recall of each stage.
-    Measures all stages if some stage was never measured with its settings. Raises RecallTooLow, and DataError
+    """Builds and measures the approximate indexes that a recipe searches. Returns the recall of each stage.
+    If a stage was never measured with its settings, measures all stages. Raises RecallTooLow, and DataError
     as `measured` does."""
     built(pipeline)
     if any(state.recall is None for state in ann_states(pipeline.store, pipeline.recipe)):
@@ -45,7 +44,7 @@ def recalls(pipeline: Pipeline) -> list[AnnRecall]:
 
 def built(pipeline: Pipeline) -> list[str]:
     """Builds the indexes that are missing or lack vectors. Returns the names of their tables. Raises
-    ConfError, and StoreError if the vectors are missing."""
+    ConfError as `build_ann` does, and StoreError if the vectors are missing."""
     done: list[str] = []
     with driving(pipeline.store, f"ann {pipeline.recipe.name}"):
         for stage in ann_stages(pipeline.recipe):
@@ -74,7 +73,8 @@ def measured(pipeline: Pipeline, count: int = QUESTIONS) -> list[tuple[AnnStage,
 
 
 def sample(pipeline: Pipeline, count: int) -> list[Question]:
-    """Returns at most `count` stored questions that search the whole store, drawn by a hash of their ids."""
+    """Returns at most `count` stored questions that search the whole store, drawn by a hash of their ids.
+    Raises DataError if there are none."""
     ids = pipeline.store.scan("questions", ["id"])["id"].to_pylist()
     drawn = pipeline.questions(sorted(ids, key=lambda id: digest("ann", id)))
     everything = pipeline.recipe.searches_all()
@@ -90,7 +90,7 @@ def sample(pipeline: Pipeline, count: int) -> list[Question]:
 async def _searched(
     pipeline: Pipeline, stage: AnnStage, index: LanceIndex, questions: Sequence[Question]
 ) -> tuple[list[list[VectorHit]], list[list[VectorHit]]]:
-    """Returns the exact and the approximate hits. Embeds the questions that the memo lacks, on the CPU."""
+    """Returns each question's exact and approximate hits. Questions not in the memo are embedded on a CPU."""
     step = next(s.step for s in pipeline.recipe.question if s.name == stage.name)
     template = getattr(step, "query", PLAIN)
     render = query_renderer(template if query_reads(template) <= FIELDS else PLAIN)
@@ -119,7 +119,7 @@ def share(exact: Sequence[VectorHit], near: Sequence[VectorHit]) -> float:
 
 
 def recall_over(shares: Sequence[float], ids: Sequence[str], index: str, stage: AnnStage) -> AnnRecall:
-    """Summarizes these shares: their mean, 5 % quantile and worst. `ids`: the question of each share."""
+    """Summarizes recall shares: mean, 5 % quantile and worst. `ids` has the question of each share."""
     worst = min(range(len(shares)), key=lambda i: (shares[i], ids[i]))
     fifth = sorted(shares)[math.ceil(len(shares) / 20) - 1]
     found = len(shares), float(np.mean(shares)), fifth, shares[worst], ids[worst]

@@ -1,7 +1,7 @@
 """Paired difference of two lists of values, with bounds for questions that are not scored.
 
-A rule can leave a question open, so its value is unknown. A conclusion about the scored questions holds only
-if it stays the same with all open questions at their worst and with all at their best.
+The scoring rule can leave a question open, so its value is unknown. A conclusion about the scored questions
+holds only if it stays the same with all open questions at their worst, and with all at their best.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class BoundedDifference:
-    """Difference of two lists of values, and its ends over all values that open questions may have."""
+    """Difference of two lists of values, and its bounds for all values that open questions may have."""
 
     score: PairedDifference  # over the scored questions
     at_worst: PairedDifference  # over the open ones too, each at its worst for the second list
@@ -29,9 +29,9 @@ class BoundedDifference:
     def verdict(
         self, margin: float, ps: Sequence[float | None] = (None, None, None)
     ) -> tuple[Conclusion, int]:
-        """Returns the conclusion that holds for any values of the open questions, and the number of open
-        questions that could change it (0: they cannot). `ps`: corrected p of the three differences; None: the
-        difference's own."""
+        """Returns the conclusion that holds for any values of the open questions, else `cannot tell`. Also
+        returns how many open questions could change it; 0: none can. `ps` has corrected p of `score`,
+        `at_worst` and `at_best`; None: the p of that difference itself."""
         ends = self.score, self.at_worst, self.at_best
         said = [conclude(d, margin, p) for d, p in zip(ends, ps, strict=True)]
         return ("cannot tell", self.at_worst.n - self.score.n) if len(set(said)) > 1 else (said[0], 0)
@@ -52,7 +52,7 @@ def bounded(
     before: Values, after: Values, scored: int, measure: Measure, groups: Sequence[str] | None
 ) -> BoundedDifference:
     """Compares two lists of values of the same questions. The first `scored` questions have a value in both
-    lists, the others are open in one or both. `groups`: group of each question; None: each by itself."""
+    lists; later ones are open in one or both. `groups` has the group of each question; None: no groups."""
     span, known = measure.high - measure.low, None if groups is None else groups[:scored]
     one, two = (np.array(values[:scored], float) for values in (before, after))
     score = paired(one, two, span, known)

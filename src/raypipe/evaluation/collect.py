@@ -1,7 +1,7 @@
 """Single pass over all answers of a run, which fills the table of results and collects values for scoring.
 
-The values are predictions with golds, faults, citations, places of losses and counts of replies. Answers are
-read in batches: of all answers together, memory holds only these values. Gives no verdicts.
+The values are predictions with golds (correct answers), faults, citations, places where golds were lost, and
+counts of replies. Answers are read in batches: memory holds all values, but never all answers.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ class CollectedAnswers:
     def count_answer(
         self, answered: Question, prompts: Mapping[str, Mapping[str, Any]], states: bool
     ) -> None:
-        """Counts the faults, origin and replies of an answer by this recipe. `prompts`: reply name -> prompt
-        columns. `states`: True: also collects the confidence that the answer states."""
+        """Counts the faults and replies of an answer by this recipe, and the reply that became the answer.
+        `prompts` maps reply names to prompt columns. If `states` is True, also keeps the confidence that the
+        answer states."""
         self.faults.add(answered)
         if answered.origin:
             self.answered_by[answered.origin] += 1
@@ -117,10 +118,11 @@ def collect(
 ) -> CollectedAnswers:
     """Writes the answers into the table of results, in order. Returns the collected values.
 
-    `sources`: the evidence of the answers. An answer kept from an earlier run, perhaps of another recipe, is
-    scored, but its faults, origin, prompts, losses and calls are not collected. `form`: form of the golds.
-    `seconds`: question id -> stage -> seconds, if this run answered. Answers of a recipe with a language
-    model are checked for injected prompts. Raises KeyError for a passage without a text, a defect.
+    `sources` describes what the answers depend on. `form` is the form of the golds. `seconds` maps the ids of
+    questions that this run answered to the seconds of each stage. An answer kept from an earlier run, perhaps
+    of another recipe, is scored, but its faults, origin, prompts, losses and calls are not collected. If the
+    recipe has a language model, answers are checked for injected prompts. Raises KeyError if a passage has no
+    text.
     """
     store, recipe = pipeline.store, pipeline.recipe
     found, index = CollectedAnswers(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
@@ -171,7 +173,7 @@ def collect(
 
 
 def _seconds(recipe: Recipe, q: Question, took: Mapping[str, float] | None) -> Mapping[str, float] | None:
-    """Keeps the seconds of the stages whose gate admitted the question."""
+    """Returns the seconds of only the stages whose gate admitted the question; None if `took` is None."""
     if took is None:
         return None
     let_in = {s.name for s in recipe.question if s.admits(q)}
@@ -179,8 +181,8 @@ def _seconds(recipe: Recipe, q: Question, took: Mapping[str, float] | None) -> M
 
 
 def _turns_read(recipe: Recipe, question: Question, text: str) -> dict[str, dict[str, Any]]:
-    """Returns reply name -> prompt, for each reply that rewrites a question with earlier turns. The prompt
-    has these turns, then the question `text` as asked. {} for a question without turns."""
+    """Returns reply name -> prompt, for the replies of steps that rewrite a question with earlier turns. The
+    prompt has these turns, then the question as asked (`text`). Returns {} if the question has no turns."""
     into = [n for s in recipe.question if of_turns(s.step) for n in named(s.step.writes(), "replies")]
     said = [{"role": t.role, "content": t.text} for t in question.turns]
     return {n: {"prompt": [*said, {"role": "user", "content": text}]} for n in into if said}
@@ -195,8 +197,8 @@ def _pair(
     paragraphs: Mapping[str, tuple[str, ...]],
     cut: Container[str],
 ) -> None:
-    """Pairs answers with their golds, and adds the pairs to `found`. For form `grades`, pairs ranked
-    documents with judged ones. `cut`: ids of questions whose answer hit the length limit."""
+    """Adds each answer with its gold to `found`, as a prediction to score. With form `grades`, predictions
+    have ranked and judged documents. `cut` has the ids of questions whose answer hit the length limit."""
     if form != "grades":
         rows, without = pair(batch, golds, {})
         rows = [replace(r, evidence=paragraphs.get(r.question, ()), cut=r.question in cut) for r in rows]
@@ -218,9 +220,9 @@ def _pair(
 async def _texts(
     searching: Mapping[str, Index], batch: Sequence[Question], kept: Mapping[str, str], form: GoldForm
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Returns chunk -> text for the table; for form `annotators` also question id -> paragraphs of papers.
-    Reads the index that the answering run searched. `searching`: run -> index; "" is this run. `kept`: id ->
-    run."""
+    """Returns chunk id -> text for the table. For form `annotators`, also returns question id -> paragraphs
+    of papers. Texts are read from the index that the answering run searched. `searching` maps run ids to
+    indexes; "" is this run. `kept` maps question ids to earlier runs; other questions are of this run."""
     text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
     for run, index in searching.items():
         some = [q for q in batch if kept.get(q.id, "") == run]
@@ -257,7 +259,7 @@ _NOT_CACHED = Fault(STEP, "not_cached", "the memo holds no reply to this chat", 
 
 
 class NoReplyKit(ForwardingKit[Kit]):
-    """A kit whose language models return a fault for every chat."""
+    """A kit (a step's access to models) whose language models return a fault for every chat."""
 
     def generator(self, model: Model) -> Generator:
         async def generate(
@@ -269,10 +271,10 @@ class NoReplyKit(ForwardingKit[Kit]):
 
 
 class PromptLookup:
-    """Lookup of the prompts and token counts behind stored replies. Runs each `generate` step on the stored
-    question, with the memo in the place of the model. If the step then makes the stored reply, the chat of
-    the step is the one that was sent; else the prompt is unknown. No model is called. `missing`: reason why a
-    step cannot be opened, for example without its tokenizer on this machine; "": all can."""
+    """Lookup of the prompts and token counts behind stored replies, without a call to a model. It runs each
+    `generate` step on the stored question; the memo (the table of cached model calls) replaces the model. If
+    the step makes the stored reply again, its chat is the prompt that was sent; else the prompt is unknown.
+    `missing` is the reason why a step cannot be opened, such as a missing tokenizer; "" if all can."""
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Callable[[], Memo]) -> None:
         self.missing = ""
@@ -289,7 +291,7 @@ class PromptLookup:
             self._stages.append((stage, step, recorder, ask))
 
     async def of(self, batch: Sequence[Question]) -> dict[str, dict[str, dict[str, Any]]]:
-        """Maps question ids to reply names to prompt and token counts, in the form of results.parquet."""
+        """Returns question id -> reply name -> prompt and token counts, as columns of results.parquet."""
         found: dict[str, dict[str, dict[str, Any]]] = {q.id: {} for q in batch}
         for stage, step, recorder, ask in self._stages:
             into = step.into

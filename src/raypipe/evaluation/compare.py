@@ -1,8 +1,8 @@
 """Comparison of two scored runs over the same questions: a verdict, and the stages that cause the difference.
 
-The verdict is better, worse, the same, or cannot tell. It holds whatever the values of unscored questions
-are. Questions are joined by id. `scored_run` provides the measures; this module computes no answers. It reads
-stores only to find causes.
+The verdict is better, worse, the same, or cannot tell. It holds for any values that unscored questions may
+have. Questions are joined by id. `scored_run` provides the measures; this module computes no answers. It
+reads stores only to find causes.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class RunComparison:
 
 
 def applicable(runs: Sequence[ScoredRun], ids: Sequence[str], measure: str) -> list[str]:
-    """Returns the questions that some run scores by `measure`. A measure in JUDGED applies to all questions,
-    since a judge can score any answer."""
+    """Returns the questions that at least one run scores by `measure`. A measure in JUDGED applies to all
+    questions, since a judge can score any answer."""
     return [q for q in ids if measure in JUDGED or any(measure in r.values[q] for r in runs)]
 
 
@@ -124,12 +124,11 @@ def compare(
 ) -> tuple[RunComparison, ...]:
     """Compares each run with the first. Corrects `p` for the number of comparisons.
 
-    `group`: label whose values are groups of dependent questions; each group counts as one. None: the label
-    of the kind of data, if it has one. `measure`: name of the measure; None: the first of the kind. Leaves
-    out kept answers, and ids with another question in each run. Raises ConfError if the kind lacks the
-    measure. Raises DataError if the runs differ in kind, if a question lacks the label `group`, and if two
-    runs have no common scored question. For a measure in JUDGED, raises DataError also if they differ in
-    rule, judge or trim.
+    `group` is a label whose values are groups of dependent questions; each group counts as one. If it is
+    None, the kind of data may name a label. `measure` is the name of a measure; None: the first of the kind.
+    Leaves out kept answers, and ids that name another question in each run. Raises ConfError if the kind
+    lacks the measure. Raises DataError if the runs differ in kind, if a question lacks the label `group`, or
+    if two runs have no common scored question; for a measure in JUDGED, also if rule, judge or trim differ.
     """
     first, *others = runs
     for other in others:
@@ -146,7 +145,7 @@ def compare(
 def _compared(
     a: ScoredRun, b: ScoredRun, pairs: _Pairs, found: BoundedDifference, ps: Sequence[float], margin: float
 ) -> RunComparison:
-    """Builds the comparison of run `b` with run `a`. `ps`: corrected p of the differences in `found`."""
+    """Builds the comparison of `b` with run `a`. `ps` are the corrected p of the differences in `found`."""
     verdict, undecided = found.verdict(margin, ps)
     scored = set(pairs.ids[: pairs.scored])
     names = [(r.record.run, True) if r.record else (r.name, False) for r in (a, b)]
@@ -180,8 +179,8 @@ def _compared(
 
 
 def _slices(run: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference, ...]:
-    """Compares the runs on each label value. Skips the kind's grouping label, and values that all questions
-    or no scored questions have."""
+    """Compares the runs on each value of each label. Skips the label by which the kind groups questions,
+    values that all questions have, and values that no scored question has."""
     own = group_of(recorded_kind(run.kind))
     members = by_label((run.labels[id], i) for i, id in enumerate(pairs.ids))
     parts = {
@@ -196,13 +195,13 @@ def _slices(run: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifferen
 
 
 def _corrected(found: Sequence[BoundedDifference]) -> list[tuple[float, ...]]:
-    """Corrects the p of each of the three differences for the number of comparisons."""
+    """Corrects the three p of each comparison (scored, at worst, at best) for the number of comparisons."""
     ends = ([getattr(d, end).p for d in found] for end in ("score", "at_worst", "at_best"))
     return list(zip(*map(holm, ends), strict=True))
 
 
 def open_text(c: RunComparison) -> str:
-    """Formats the effect of unscored questions on the verdict; "": it holds whatever their values are."""
+    """Formats how unscored questions affect the verdict. Returns "" if they cannot change it."""
     if not c.open:
         return ""
     how = "; --rejudge MODEL decides them, --rule words needs no judge" * (c.measure in JUDGED)
@@ -211,7 +210,7 @@ def open_text(c: RunComparison) -> str:
 
 
 def measure_of(name: str, kind: str, setting: str = "") -> Measure:
-    """Returns a kind's measure `name`. `kind`: as reports name it. Raises ConfError if the kind lacks it."""
+    """Returns the measure `name` of the kind with the name `kind`. Raises ConfError if there is none."""
     known = {m.name: m for m in recorded_kind(kind).measures}
     if name not in known:
         hint = did_you_mean(name, known)
@@ -220,7 +219,7 @@ def measure_of(name: str, kind: str, setting: str = "") -> Measure:
 
 
 def _require_same(a: ScoredRun, b: ScoredRun, *names: str) -> None:
-    """Raises DataError if two runs differ in one of these fields of ScoredRun."""
+    """Raises DataError if two runs differ in one of the fields `names` of ScoredRun."""
     for what in names:
         one, two = (getattr(r, what) or "none" for r in (a, b))
         if one != two:
@@ -232,7 +231,7 @@ def _require_same(a: ScoredRun, b: ScoredRun, *names: str) -> None:
 
 
 def require_label(name: str, group: str, labels: Mapping[str, Mapping[str, str]]) -> None:
-    """Raises DataError if a question lacks the label `group`. `labels`: question -> its labels."""
+    """Raises DataError if a question lacks the label `group`. `labels` maps question ids to their labels."""
     if (q := next((q for q, own in labels.items() if group not in own), None)) is not None:
         known = ", ".join(labels[q]) or "none"
         raise DataError(f"{name}: expected a label {group!r} at every question, question {q} has {known}")
@@ -265,7 +264,7 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
 
 
 def same_question(one: str, two: str) -> bool:
-    """Returns whether two texts are the same question, apart from white space."""
+    """Returns whether two texts are the same question; only white space may differ."""
     return one.split() == two.split()
 
 
@@ -299,8 +298,8 @@ def _refuse(
 
 
 def _rates(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[MetricDifference, ...]:
-    """Compares two runs by their other common measures. Skips JUDGED if rule, judge or trim differ. Skips
-    measures with fractions if the values of `pairs` are whole numbers: a p by drawn signs takes seconds."""
+    """Compares two runs by their other common measures. Skips JUDGED ones if rule, judge or trim differ. If
+    the values of `pairs` are whole numbers, skips measures with fractions, because their p takes seconds."""
     n = pairs.scored
     drawn = not _whole(pairs.before[:n] + pairs.after[:n])
     alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
@@ -321,7 +320,7 @@ def _whole(values: Values) -> bool:
 
 
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
-    """Returns the causes of the differences. A changed question counts in one cause, so the shares add up."""
+    """Returns the causes of the differences. As each changed question has one cause, the shares add up."""
     by_id: dict[str, tuple[str, str]] = {}
     stores = [_store_of(*pair) for pair in ((a.record, b.record), (b.record, a.record))]
     if a.record and b.record and (before := stores[0]) and (after := stores[1]):
@@ -343,7 +342,7 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
 
 
 def _store_of(run: Run | None, other: Run | None) -> Store | None:
-    """Returns the store with a run's answers: its own, or that of the other run, which may be a copy."""
+    """Returns the store with a run's answers: its own, or a copy in that of the other run; else None."""
     if run is None or other is None:
         return None
     for uri in dict.fromkeys((run.store, other.store)):

@@ -1,7 +1,7 @@
 """Scoring of a run's answers by rule, judge and people, and the run's record.
 
-`score_answers` gives verdicts and measures, and calls the judge for this. `run_record` puts them, counters,
-plan and statistics of tables into the record (`runs.record.Run`). Computes no answers, writes no reports.
+`score_answers` computes verdicts and measures, and calls the judge. `run_record` puts verdicts, measures,
+counters, plan and statistics of tables into the record (`runs.record.Run`). No answers are computed here.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def score_answers(
     spend: Spend | None,
     counts: Counts,
 ) -> ScoredAnswers:
-    """Scores the collected answers of a recipe. `judge`: called for the answers that the rule leaves open;
-    None: only labels decide them. `labels`: people's, which outrank rule and judge. `fresh`: ignores the
-    judge's cached replies. `spend`: checks a cap before its calls. `counts`: stage -> counters."""
+    """Scores the collected answers of a recipe. `judge` decides answers that the rule leaves open; without
+    it, only `labels` do. `labels` are people's, and outrank rule and judge. `fresh` ignores the judge's
+    cached replies. `spend` checks a cap before the judge's calls. `counts` maps stages to counters."""
     rows, said = list(answers.rows), None
     if judge is not None:
         replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
@@ -158,9 +158,9 @@ def run_record(
     measured: Sequence[Run],
     **known: Any,
 ) -> Run:
-    """Builds the record of a run whose answers are scored. Counts failed sources and lines as faults, too.
-    `done`: counters of the run; `read`: summary of the ingested files; `measured`: earlier runs on this
-    machine; `known`: further fields of the record."""
+    """Builds the record of a run whose answers are scored. Failed sources and lines count as faults, too.
+    `done` has the counters of the run, `read` the summary of the ingested files, `measured` earlier runs on
+    this machine, and `known` further fields of the record."""
     recipe, answers, worker = pipeline.recipe, scored.answers, pipeline.worker
     seconds, asks, prices = pipeline.clock.total(), asking(recipe), pipeline.caps.prices
     attempt = _lines(recipe, plan, done.since(), {})
@@ -268,8 +268,9 @@ def _corpus(pipeline: Pipeline, answers: CollectedAnswers) -> dict[str, Any]:
 
 
 def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:
-    """Returns a line for each stage. A corpus stage that calls no model counts rows in place of calls. The
-    plan lacks the work of stopped attempts (`earlier`), which is added to the planned and expected calls."""
+    """Returns a line of calls and counters for each stage. A corpus stage that calls no model counts rows in
+    place of calls. The plan lacks the work of stopped attempts, so `earlier`, which counts this work, is
+    added to the planned and expected calls."""
     planned, likely = plan.planned(), {s.step: s.expected for s in plan.steps}
     reasons = {s.step: tuple(s.reasons) for s in plan.steps}
     works = {s.name for s in recipe.corpus if not asked_models(s.step)}

@@ -1,9 +1,9 @@
 """Eval of a dataset through a recipe: ingest, plan, index, answer, score, report.
 
 An eval makes no call to answer or judge that its plan did not count. It begins to compute only if the disk
-has room for the planned bytes. An oracle puts golds in the place of a stage's output; the plan covers it. The
-plan also covers expired replies of a graph, and answers that an unfinished command was to compute again.
-Steps see no golds, except in a run with an oracle or for training labels.
+has room for the planned bytes. The plan also covers an oracle (golds in the place of a stage's output),
+expired replies of a knowledge graph, and answers that an unfinished command was to compute again. Steps see
+no golds, except in a run with an oracle or for training labels.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def evaluate(
 ) -> Evaluation:
     """Reads the data, computes missing answers, scores them, and writes the run's folder.
 
-    `data`: files to read first, whose format is in `how`. The questions are those that the option `only`
-    names, by default those of `data`, and without `data` all stored ones. `judge` and `labels` are the opened
-    forms of the names in `how`. `measured`: runs on this machine, on any store, which show its speed. The
-    record is written last. Raises DataError without questions or golds of the given kind, ConfError for
-    options that do not fit, DiskFull, CapReached, and the errors of ingest, index and answer.
+    `data` are files to read first; `how` has their format. The option `only` names the questions. Without it,
+    the questions are those of `data`, and without `data` all stored ones. `judge` and `labels` are the judge
+    and label file that `how` names, already opened. `measured` are runs on this machine, on any store, which
+    show its speed. The record is written last. Raises DataError without questions or golds of the given kind,
+    ConfError for options that do not fit, DiskFull, CapReached, and the errors of ingest, index and answer.
     """
     _require_options(pipeline, how)
     started, clock, store = time.time(), WallClock(began=how.began), pipeline.store
@@ -172,14 +172,15 @@ def _scored(
 
 
 def _evidence(pipeline: Pipeline, questions: StoredQuestions, kept: Mapping[str, AnswerKey]) -> AnswerSources:
-    """Returns the evidence of the answers. Those with this recipe's own key do not count as kept."""
+    """Returns the questions' AnswerSources. An answer with this recipe's own key does not count as kept."""
     sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
     keys = {q.id: sources.key(own, q) for q in questions if q.id in kept}
     return replace(sources, kept_answers={id: kept[id] for id, key in keys.items() if kept[id].key != key})
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
-    """Reads the files into the store, if any. Refuses a too small cluster first: reading may take an hour."""
+    """Reads the files into the store; returns None if there are none. Before that, refuses a cluster that is
+    too small, because reading may take an hour."""
     if not data:
         return None
     assert how.format is not None
@@ -190,8 +191,8 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 def _write_run(
     pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey], record_of: Callable[..., Run]
 ) -> Run:
-    """Compacts the tables, and writes a run's files and page. Writes its record to the store, and last to the
-    folder. `record_of` makes the record from `tables` (name -> version) and `previous` (id of the run to
+    """Compacts the tables, and writes a run's files and page. Then writes the record to the store, and last
+    to the folder. `record_of` makes it from `tables` (name -> version) and `previous` (id of the run to
     compare with)."""
     store, recipe = pipeline.store, pipeline.recipe
     with pipeline.clock.part("storing"):
@@ -211,7 +212,7 @@ def _write_run(
 def _answer_keys(
     digest: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str], scored: ScoredAnswers
 ) -> list[AnswerKey]:
-    """Returns the keys of the answers with verdicts and measures. `todo`: ids of those answered now."""
+    """Returns each answer's key, with verdict and measures. `todo` has the ids of questions answered now."""
     verdicts = {v.question: v.outcome for v in scored.marks.verdicts}
     found = []
     for q in questions:
@@ -231,9 +232,9 @@ def oracle_recipe(
     how: EvalOptions,
     measured: Sequence[Run],
 ) -> tuple[Recipe, int, Plan | None]:
-    """Returns the recipe with the requested oracle, and the number of questions with golds in it. For oracle
-    `passages`, plans and builds the corpus tables first, and also returns that plan; else None. Raises
-    ConfError without gold answers."""
+    """Returns the recipe with the requested oracle, the number of questions whose golds it contains, and a
+    plan or None. Oracle `passages` needs the corpus tables: they are planned and built first, and their plan
+    is returned. Raises ConfError if no question has a gold answer."""
     if how.oracle is None:
         return pipeline.recipe, 0, None
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
@@ -259,8 +260,8 @@ def plan_eval(
     indexed: Plan | None,
 ) -> tuple[Plan, Collection[str], frozenset[str]]:
     """Plans a run and shows the plan. Returns the plan, the ids of questions whose answers rest on expired
-    replies of a graph, and the ids of all questions to answer again. These include the ones of an unfinished
-    command. `indexed`: plan by which the corpus half was built just before. Raises DiskFull."""
+    replies of a graph, and the ids of all questions to answer again. The last ids include questions of an
+    unfinished command. `indexed` is the plan by which the corpus tables were just built. Raises DiskFull."""
     expired, judging = expired_answers(pipeline, questions) if how.refresh else set[str](), None
     if isinstance(judge, ModelJudge):
         golds = golds_of(pipeline.store, questions.ids, scoring.golds)
@@ -281,7 +282,7 @@ def _shown(
     measured: Sequence[Run],
     judge: JudgePlan | None,
 ) -> tuple[Plan, frozenset[str]]:
-    """Plans, shows the plan, and returns it with the ids of the questions to be answered again."""
+    """Plans the eval, shows the plan, and returns it with the ids of the questions to answer again."""
     asked, again, fresh = list(questions), set(expired), how.fresh
     if (left := pipeline.unfinished_again()) is not None:
         asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])

@@ -1,4 +1,4 @@
-"""Exports of a finished run: predictions, submissions to benchmarks, a TREC run, and a run of MLflow.
+"""Exports of a finished run: predictions, submissions to benchmarks, a TREC run, and a run in MLflow.
 
 Reads the run's folder and its table. The caller passes in MLflow's client, so MLflow is not imported.
 """
@@ -29,10 +29,11 @@ SUBMITTED = 20  # papers per question in OAG-QA's submission
 def export(
     folder: RunFolder, shape: FileShape, out: Path, documents: Mapping[str, list[str]]
 ) -> dict[str, int]:
-    """Writes a file of one shape. Returns the number of its lines, and for crag, qasper and oag of failed
-    questions: qasper omits them, crag gives them "i don't know". `documents`: source id -> ids of the
-    documents with this text; without one, a passage has its page's address or its source id as name. Raises
-    DataError for a run that the shape cannot hold."""
+    """Writes a run to the file `out` in one shape. Returns the number of lines. For crag, qasper and oag,
+    also returns the number of failed questions: crag gives them "i don't know", qasper omits them, oag gives
+    them an empty line. `documents` maps source ids to the ids of documents with this text; a passage without
+    one is named by its page's address or its source id. Raises DataError for a run that the shape cannot
+    hold."""
     table = folder.results
     if shape == "predictions":
         return {"lines": write_json_lines(out, prediction_lines(folder, read(folder.path)))}
@@ -95,7 +96,7 @@ def prediction_lines(folder: RunFolder, record: Run) -> Iterator[dict[str, Any]]
 
 
 def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a line for CRAG's evaluation. A failed question gets "i don't know": there is no other mark."""
+    """Returns a line for CRAG's evaluation, in which a failed question has the answer "i don't know"."""
     return {
         "interaction_id": row["id"],
         "query": row["query"],
@@ -107,7 +108,7 @@ def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _qasper_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a line for QASPER's evaluator, with the answer as the kind `qasper` scores it."""
+    """Returns a line for QASPER's evaluator. The answer has the form that the kind `qasper` scores."""
     answer, evidence = said_of_paper(row["answer"], row["evidence"])
     marked = [f"{FLOAT}: {e}" if re.match(r"(Figure|Table) \d", e) else e for e in evidence]  # captions
     return {"question_id": row["id"], "predicted_answer": answer, "predicted_evidence": marked}
@@ -132,8 +133,8 @@ class MlflowRun:
 
 
 def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
-    """Logs a finished run to MLflow. Sends nothing if a complete log exists, and replaces an incomplete one.
-    After an error, deletes what was sent, if the server can be reached."""
+    """Logs a finished run to MLflow. If MLflow has a complete log of the run, sends nothing; an incomplete
+    log is replaced. After an error, deletes what was sent, if the server can be reached."""
     record = read(folder.path)
     open_table(folder.results, ["id"], record.run).close()  # raises DataError without the run's table
     metrics = {_name(key): float(value) for key, value in _numbers(record) if value is not None}
@@ -181,7 +182,7 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
 
 
 def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
-    """Yields a run's measured numbers by name. An unknown one, such as the mean of no values, is None."""
+    """Yields a run's measured numbers by name. An unknown number, such as a mean of no values, is None."""
     for m in record.measures:
         yield m.measure, m.mean
         yield f"{m.measure}.scored", m.scored
@@ -202,6 +203,6 @@ def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
 
 
 def _name(text: str) -> str:
-    """Replaces characters that MLflow refuses in names. Replaces the slash, too: MLflow's file store makes
-    folders of it, and a name cannot be both a file and a folder."""
+    """Replaces characters that MLflow refuses in names, and the slash. MLflow's file store makes a folder for
+    the part before a slash, and fails if a file has the same name."""
     return re.sub(r"[^\w. -]", "-", text, flags=re.ASCII)

@@ -1,8 +1,9 @@
 """Faults of a run's rows, and the check whether their number is allowed.
 
-Each row of a run is done, a dead letter (failed for good), or pending (transient trouble). If a step fails on
-a row and another step answers the row, the row is done, and its fault is kept. This module reads stored rows
-and their faults, and deletes faults for a retry; it runs nothing.
+A fault is an expected failure of a step on one row, kept as data. Rows are questions, sources, lines and
+files. Each row is done, a dead letter (failed for good), or pending (transient trouble). If a step fails on a
+row and another step answers the row, the row is done, and its fault is kept. This module reads stored rows
+and faults, and deletes faults for a retry; it runs nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class RowFault:
 
 @dataclass(frozen=True, slots=True)
 class StepFaults:
-    """Counts of one step that calls a model or a graph: its rows, and those without a reply."""
+    """Counts for one step that calls a model or a graph: its rows, and the rows without a reply."""
 
     step: str
     rows: int
@@ -73,7 +74,7 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class RowFaults:
-    """Faulty rows and counts of one run: its questions, their sources, and lines and files read."""
+    """Faulty rows and counts of one run. Rows are its questions, their sources, and lines and files read."""
 
     rows: tuple[RowFault, ...]  # sorted by kind, step, reason and id; recovered ones last
     counts: tuple[RowCounts, ...]
@@ -129,8 +130,8 @@ def _asks(step: Step | CorpusStep) -> bool:
 
 
 def check(budget: Budget, faults: RowFaults) -> None:
-    """Raises FaultBudgetExceeded if a run lost too many rows: if a step left too many without a reply, if too
-    many of a kind are failed or pending, or if no question was answered. The message has numbers and rows."""
+    """Raises FaultBudgetExceeded if a run lost too many rows: a step left too many rows without a reply, too
+    many rows of one kind are failed or pending, or no question was answered. The message names some rows."""
     for s in faults.steps:
         if s.unanswered > budget.step_share * s.rows:
             raise FaultBudgetExceeded(
@@ -158,9 +159,9 @@ def row_faults(
     answers: AnswerFaults | None = None,
 ) -> RowFaults:
     """Returns the faulty rows of a run, and counts by kind. A row is pending if it is neither done nor a dead
-    letter. Faulty lines and files are listed for all files ever read. `lines`: counts of the files just read
-    (`readers.ReadCounts`); if empty, lines are not counted. `answers`: faults of the answers to these
-    questions; None: they are collected from the stored answers."""
+    letter. Faulty lines and files of all reads are listed. `lines` has the counts of the files just read
+    (`readers.ReadCounts`); if it is empty, lines are not counted. `answers` has the faults of the answers to
+    these questions; if it is None, they are collected from the stored answers."""
     wanted, tables = pipeline.sources(questions), table_names(pipeline.store, pipeline.recipe)
     evidence = pipeline.answer_sources(questions)
     keys, sources = pipeline.keys(questions, evidence), evidence.missing.keys()
@@ -199,7 +200,7 @@ def _read_as(row: Mapping[str, Any]) -> RowKind:
 
 
 def _undone(kind: RowKind, r: Mapping[str, Any], earlier: RowFault | None = None) -> RowFault:
-    """Converts a row of the table of faults. Adds the attempts of `earlier`, a previous fault of the row."""
+    """Converts a row of the table of faults. Adds the attempts of `earlier`, another fault of this row."""
     transient = r["transient"] and (earlier is None or earlier.transient)
     attempts = r["attempts"] + (earlier.attempts if earlier else 0)
     return RowFault(kind, r["id"], r["step"], r["reason"], r["detail"], transient, attempts)

@@ -1,8 +1,8 @@
 """Fit of `decide`: the probability that an answer is right, and the threshold below which it is not given.
 
-One half of a run's questions is used for the fit. On the other half, the fit is compared with giving every
-answer, and, if all replies state a confidence, with thresholds on it. An answer that the scoring rule leaves
-open is not used for the fit; it can make a verdict `cannot tell`.
+Both are fitted on one half of a run's questions. On the other half, the fit is compared with giving every
+answer. If all replies state a confidence, it is also compared with thresholds on the confidence. An answer
+that the scoring rule leaves open is not used for the fit, but it can make a verdict `cannot tell`.
 """
 
 from __future__ import annotations
@@ -100,9 +100,10 @@ class DecideFitReport:
 def fit_decide(
     folder: Path, split: int, group: str | None = None, measure: str | None = None
 ) -> tuple[AnswerProbability, DecideFitReport]:
-    """Fits P(right) to one half of a finished run. `split`, `group`: as in `open_run`. `measure`: None: the
-    leading one of the report. Raises as `open_run` does, ConfError if the recipe does not end with a `decide`
-    that can be fitted, and DataError if there are too few answers."""
+    """Fits the probability of a right answer to one half of a finished run. `split` and `group` are those of
+    `open_run`. `measure` is the name of a measure; None: the leading one of the report. Raises what
+    `open_run` raises, ConfError if the recipe does not end with a `decide` that can be fitted, and DataError
+    if there are too few answers."""
     run = open_run(folder, split, group)
     stage, step, kind = _fittable(run)
     by, rows = measure_of(measure or run.record.lead, run.record.kind), run.rows()
@@ -151,7 +152,8 @@ def fit_decide(
 
 def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
     """Returns the deciding stage's name, its step, and the kind with the run's rule. Raises ConfError if the
-    step cannot be fitted or has been, and if golds are no answers: the score of "i don't know" is unknown."""
+    step cannot be fitted or already has fitted numbers. Also raises ConfError if golds are not answers,
+    because the score of "i don't know" is then unknown."""
     last = run.recipe.question[-1]
     if not decides(last.step) or "fitted" not in given_by_fit(last.step):
         raise ConfError(f"fit decide: recipe {run.recipe.title} ends with {last.name}; expected decide")
@@ -174,8 +176,8 @@ def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
 def _answer(
     run: FitRun, row: Mapping[str, Any], step: Decide, kind: DataKind, by: Measure
 ) -> DecidedAnswer | None:
-    """Converts a row of the run. Returns None if it has no golds, if it has neither answer nor score, and if
-    "i don't know" would not be scored."""
+    """Converts a row of the run. Returns None if the row has no golds, has neither an answer nor a score, or
+    if "i don't know" would have no score."""
     value = (row["measures"] or {}).get(by.name)
     idk = Prediction(row["id"], IDK, tuple(row["golds"]), None, row["labels"])
     if not row["golds"] or (abstained := kind.values(idk).get(by.name)) is None:
@@ -198,8 +200,8 @@ Policy = tuple[str, Surety, "float | None"]
 
 
 def policies_of(seen: Sequence[DecidedAnswer], probability: AnswerProbability) -> list[Policy]:
-    """Returns the fitted policy, and policies to compare it with: every answer is given; and, if all answers
-    in `seen` state a confidence, a fixed threshold on it and the best threshold for `seen`."""
+    """Returns the fitted policy and policies to compare it with. One gives every answer. If all answers in
+    `seen` state a confidence, two more use it: with a fixed threshold, and the best one for `seen`."""
     found: list[Policy] = [
         ("fitted", lambda a: probability.probability(a.features or {}), probability.threshold),
         ("every answer", lambda a: 1.0, None),
@@ -220,7 +222,8 @@ def policy_scores(
     by: Measure,
     group: str | None,
 ) -> tuple[PolicyScore, ...]:
-    """Scores each policy on `scored`, and the gain of the first over it; `open_` bounds the gain."""
+    """Scores each policy on `scored`, with the gain of the first policy over it. `open_` are answers without
+    a value, which bound the gain."""
     answers, n = [*scored, *open_], len(scored)
     groups = None if group is None else [a.key for a in answers]
     out: list[PolicyScore] = []
@@ -242,7 +245,8 @@ def policy_scores(
 def _fitted(
     folder: Path, seen: Sequence[DecidedAnswer], on: FittedOn
 ) -> tuple[AnswerProbability, float, dict[str, float]]:
-    """Returns the fit, the strength of its ridge, and the effect of each feature."""
+    """Fits the answers `seen`. Returns the fit, the strength of its ridge, and the effect of each feature.
+    Raises DataError for too few right or wrong answers, and if all answers have the same features."""
     answered = [a for a in seen if a.features is not None]
     right = np.array([a.right for a in answered], float)
     fine, wrong = int(right.sum()), int(len(right) - right.sum())
@@ -275,8 +279,9 @@ def _fitted(
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> npt.NDArray[np.int64]:
-    """Assigns each answer to a fold. Groups of answers with one key are dealt to the folds in turn, in the
-    order of a hash. Raises DataError if the answers outside a fold are only right, or only wrong."""
+    """Assigns each answer to a fold for cross-validation. Answers with the same key share a fold; keys are
+    dealt to the folds in turn, in the order of a hash. Raises DataError if the answers outside a fold are all
+    right, or all wrong."""
     keys = sorted({a.key for a in answered}, key=lambda k: digest("fold", k))
     fold = {k: i % FOLDS for i, k in enumerate(keys)}
     folds = np.array([fold[a.key] for a in answered])

@@ -1,9 +1,9 @@
 """Fit of a `fuse` step's weights to a ranking measure, on one half of a run's questions.
 
-The step weighs scores that rankers such as `dense` gave to the hits. They are read from the run, so no model
-is called. On the other half of the questions the fitted weights are compared with the recipe's own weights,
-with equal weights, and with the best single score. A question that only some weights can rank is open: it is
-not used for the fit, and it can make a verdict `cannot tell`.
+The step weighs the scores that rankers such as `dense` gave to the hits. The scores are read from the run, so
+no model is called. On the other half of the questions, the fitted weights are compared with the recipe's own
+weights, equal weights, and the best single score. A question that only some weights can rank is open: it is
+not used for the fit, but it can make a verdict `cannot tell`.
 """
 
 from __future__ import annotations
@@ -85,10 +85,11 @@ def fit_fuse(
     group: str | None = None,
     measure: str | None = None,
 ) -> tuple[FusionWeights, FuseFitReport]:
-    """Fits the weights of a fusion step in a finished run's recipe. `split`, `group`: as in `open_run`.
-    `step`: the stage's name; None: the last `fuse`. `scores`: names of the scores to weigh; empty: those that
-    the step weighs. `measure`: None: the leading one of the report. Raises ConfError as `_weighing`, and
-    DataError if the run does not score rankings or a half has too few judged questions."""
+    """Fits the weights of a fusion step in a finished run's recipe. `split` and `group` are those of
+    `open_run`. `step` names the stage; None: the last `fuse`. `scores` names the scores to weigh; empty:
+    those that the step weighs. `measure` names a measure; None: the leading one of the report. Raises
+    ConfError as `_weighing`, and DataError if the run does not score rankings or a half has too few judged
+    questions."""
     run = open_run(folder, split, group)
     kind, by = recorded_kind(run.record.kind), measure_of(measure or run.record.lead, run.record.kind)
     if gold_form(kind) != "grades":
@@ -167,8 +168,8 @@ def _weighing(
 def _judged(
     run: FitRun, store: Store, rows: Sequence[Mapping[str, Any]], bare: Fuse, names: Sequence[str]
 ) -> list[JudgedRanking]:
-    """Returns the questions that have judged documents and candidates to rank. If the step fails at a missing
-    score, a question with such a candidate is open."""
+    """Returns the questions that have judged documents and candidates to rank. A question is open if a
+    candidate lacks a score and the step does not allow that."""
     golds = golds_of(store, [r["id"] for r in rows], "grades")
     questions = [(run.key(r), question_of(r)) for r in rows]
     listed = documents_of(store, sorted({h.source for _, q in questions for h in q.hits}))
@@ -186,7 +187,7 @@ def _judged(
 
 @dataclass(frozen=True, slots=True)
 class WeighedFusion:
-    """A fusion step whose weights can be replaced, and the measure to score its rankings by."""
+    """A fusion step whose weights can be replaced, with the measure that scores its rankings."""
 
     fuse: Fuse
     kind: DataKind
@@ -197,15 +198,15 @@ class WeighedFusion:
         return replace(self.fuse, fitted=None, weights=weights, norms=norms)
 
     def near(self, j: JudgedRanking, w: Floats) -> float:
-        """Returns the measure of the ranking by these weights, computed from the columns. Passages with equal
-        sums may rank in another order than by the step itself (`exact`)."""
+        """Returns the measure of the ranking by weights `w`, computed from the columns of `j` to save time.
+        Passages with equal sums may be ordered differently than by the step itself (`exact`)."""
         totals = j.columns @ w
         order = sorted(range(len(totals)), key=lambda i: (-totals[i], j.question.hits[i].chunk))
         documents = dict.fromkeys(d for i in order[: self.fuse.top] for d in sorted(j.documents[i]))
         return self._value(j, list(documents))
 
     def exact(self, j: JudgedRanking, weights: Mapping[str, float]) -> float | None:
-        """Returns the measure of the ranking that the step makes with these weights; None: it makes none."""
+        """Returns the measure of the ranking that the step makes with these weights, or None without one."""
         done = self.by({n: w for n, w in weights.items() if w}).fused(j.question)
         if done.faults:
             return None
@@ -223,8 +224,8 @@ class WeighedFusion:
         ways: Mapping[str, Mapping[str, float]],
         group: str | None,
     ) -> tuple[WeightScore, ...]:
-        """Scores each set of weights on `scored`, except one of zeros. Compares it with the first set;
-        `open_` bounds the difference."""
+        """Scores each set of weights on `scored`, except a set of zeros, and compares it with the first set.
+        `open_` are the open questions, which bound the difference."""
         every, n = [*scored, *open_], len(scored)
         groups = None if group is None else [j.key for j in every]
         used = {what: w for what, w in ways.items() if any(w.values())}

@@ -1,7 +1,7 @@
 """Shared parts of `fit_decide` and `fit_fuse`: a finished run, its two halves, and the gain of a fit.
 
-One half of the questions is used for the fit, and the other, unseen half measures it. Reads the run's folder
-and its recipe; fits nothing and calls no model.
+Numbers are fitted on one half of the questions, and measured on the other, unseen half. This module reads the
+run's folder and its recipe; it fits nothing and calls no model.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class FitRun:
     own_group: bool  # True: `group` comes from the kind of data, and a question may lack it
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the rows of the run's table, in order. Raises DataError if a question lacks the label
-        `group` and the user named it."""
+        """Returns the rows of the run's table, in order. Raises DataError if the user named `group` and a
+        question lacks this label."""
         found = list(each(RunFolder(self.folder).results))
         if self.group is not None and not self.own_group:
             require_label(str(self.folder), self.group, {r["id"]: r["labels"] for r in found})
@@ -54,11 +54,11 @@ class FitRun:
     def halves(
         self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
     ) -> tuple[FittedOn, set[str], set[str], int]:
-        """Splits the rows into the half to fit on and the unseen half. Returns the origin of the fitted
-        numbers of `stage`, the ids of both halves, and the number of scored rows of the unseen half that an
-        earlier fit has seen. The fit uses the scored rows of its half. The unseen half lacks rows whose
-        question an earlier fit in the run's recipe has seen. It also lacks rows whose question is fitted on
-        under another id."""
+        """Splits the rows into the half to fit on and the unseen half. Returns a record of the data that
+        `stage` is fitted on, the ids of both halves, and a number. The record covers only rows in `scored`,
+        because a fit uses no others. The unseen half omits questions that an earlier fit of the recipe has
+        seen, and questions that are fitted on under another id. The number counts the scored rows omitted
+        because of an earlier fit."""
         ours = [r for r in rows if half_of(self.key(r)) == self.split]
         used = [r for r in ours if r["id"] in scored]
         named = digest(*(part for r in used for part in (r["id"], r["query"], *r["golds"])))
@@ -79,9 +79,9 @@ class FitRun:
 
 
 def open_run(folder: Path, split: int, group: str | None) -> FitRun:
-    """Opens the folder of a finished run. `split`: half of the questions to fit on, 0 or 1. `group`: label
-    whose values group questions; None: the group label of the kind of data, if it has one. Raises ConfError
-    if `split` is invalid, if golds replaced a stage of the run or answers were kept from an earlier run, and
+    """Opens the folder of a finished run. `split` is the half of the questions to fit on, 0 or 1. `group` is
+    a label whose values group questions; None: the label that the kind of data names, if any. Raises
+    ConfError if `split` is invalid, if golds replaced a stage or answers were kept from an earlier run, and
     if this raypipe would compute the recipe differently. Raises DataError if the run did not finish."""
     if not 0 <= split < HALVES:
         raise ConfError(f"--split {split}: expected 0 or 1, the half of the questions to fit on")
@@ -106,10 +106,10 @@ def question_of(row: Mapping[str, Any]) -> Question:
 def held_against(
     values: Values, first: Values, scored: int, by: Measure, groups: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Returns the score of `values` and the gain of `first` over `values`, as fields of PolicyScore and
-    WeightScore. The first `scored` values have numbers, the others are of open questions. A question that is
-    open in both lists has the same unknown outcome in both, so it is left out. Gain and verdict are None if
-    `values` is `first` itself."""
+    """Scores `values`, and measures the gain of `first` (the fit's values) over them. Returns fields of
+    PolicyScore and WeightScore. The first `scored` values are numbers; later ones belong to open questions. A
+    question that is open in both lists is left out, because its unknown outcome is the same in both. Gain and
+    verdict are None if `values` is `first` itself."""
     known, known_groups = np.array(values[:scored], float), None if groups is None else groups[:scored]
     within, score = mean_interval(known, (by.low, by.high), known_groups), float(known.mean())
     if values is first:
@@ -124,5 +124,5 @@ def held_against(
 
 
 def short(x: float) -> float:
-    """Rounds to six digits, as the fit's file has them, so the measured numbers are the written ones."""
+    """Rounds to the six digits that the fit's file has, so that scores are those of the written numbers."""
     return float(f"{x:.6g}")

@@ -1,9 +1,9 @@
 """Removal of forgotten texts (`raypipe forget`) from folders outside the store: of runs, and of plugins.
 
-A question whose answer rests on a forgotten text keeps its verdict and measures, so the run can still be
-compared. It loses its answer, replies, prompts and the forgotten passages. A question that is itself
-forgotten loses its row. The files of an unfinished run are deleted. Files that raypipe did not write are
-named and not changed.
+A question whose answer rests on a forgotten text keeps its verdict and measures, so its run can still be
+compared. Its row loses the answer, replies, prompts and the forgotten passages. A question that is itself
+forgotten loses its row. An unfinished run loses its files. Files that raypipe did not write are named and
+kept. In all functions, `gone` has the ids of what is forgotten.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS = 100  # rows of a table in memory together
 
 
 class TextFolders(Protocol):
-    """A kind of folder outside the store with texts of its questions. Plugins implement it."""
+    """A kind of folder outside the store, with rows that show texts of the store. Plugins implement it."""
 
     def find(self, places: Sequence[Path]) -> list[Path]:
         """Returns the folders of this kind in these places and below them."""
@@ -47,7 +47,7 @@ class TextFolders(Protocol):
         ...
 
     def take_out(self, folder: Path, gone: Gone) -> None:
-        """Deletes the rows that show a forgotten text; a folder without other rows loses its files."""
+        """Deletes the rows that show a forgotten text. If no row is left, deletes the folder's files."""
         ...
 
 
@@ -71,9 +71,9 @@ def adapters_of(store: Store, gone: Gone, places: Sequence[Path]) -> dict[str, s
 
 
 def in_folders(store: Store, gone: Gone, places: Sequence[Path], write: bool) -> Iterator[FoundText]:
-    """Yields each run folder or plugin folder, in or below these places, that holds a forgotten text. Also
-    yields the files of such a run folder that raypipe did not write. With `write` the texts are removed; a
-    second call then yields nothing."""
+    """Yields each folder of a run or plugin, in or below these places, that holds a forgotten text. For a
+    folder of a run, also yields each file that raypipe did not write. If `write` is True, removes the texts;
+    a second call then yields nothing."""
     for folder in _run_folders(places, store):
         table = RunFolder(folder).results
         rows = sum(r["id"] in gone.graded or _rests(r, gone) for r in each(table, metadata(table)["run"]))
@@ -92,13 +92,13 @@ def in_folders(store: Store, gone: Gone, places: Sequence[Path], write: bool) ->
 
 
 def _of_plugins(places: Sequence[Path], gone: Gone) -> list[tuple[TextFolders, Path, str, int]]:
-    """Returns each plugin folder with its kind, its digest, and its number of rows with a forgotten text."""
+    """Returns (kind, folder, digest of content, number of rows with a forgotten text) of plugin folders."""
     return [(kind, f, *kind.held(f, gone)) for kind in FOLDERS.values() for f in kind.find(places)]
 
 
 def _run_folders(places: Sequence[Path], store: Store) -> list[Path]:
-    """Returns the run folders of a store in or below these places, killed evals included. The store may have
-    been moved, so a run also counts if the store has a record of it."""
+    """Returns the run folders of a store in or below these places, killed evals included. A folder may have
+    the old address of a moved store, so it also counts if the store has a record of its run."""
     known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(RECORDS)}
     found = []
     for folder in dict.fromkeys(f.parent for p in places for f in sorted(p.rglob(RunFolder.results.name))):

@@ -1,8 +1,8 @@
-"""Stored questions and golds, the kind of their data, and rankings of passages turned into rankings of
-documents.
+"""Stored questions and golds (correct answers), the kind of their data, and rankings of documents.
 
-A kind of data (`metrics.kinds`) defines the measures and the form of gold that they need. `scoring_of`
-chooses the kind of a run and checks that golds, recipe and labels fit it. Nothing is scored here.
+A kind of data (`metrics.kinds`) has measures and the form of gold that they need. `scoring_of` chooses the
+kind of a run, and checks that golds, recipe and labels fit it. Recipes rank passages; `ranked_documents`
+makes rankings of documents from them. Nothing is scored here.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def scoring_of(
     judged: bool,
     labels: PersonLabels | None,
 ) -> Scoring:
-    """Returns the scoring of these questions: by `kind`, or for None by the kind they were read as. `judged`:
-    True: a judge is given. Raises ConfError if the kind cannot use the rule, the judge or `labels`, and if a
-    given `kind` scores answers but the recipe only ranks. Raises DataError if no question has a gold that a
-    given `kind` needs, and if none of the first LOOKED_AT judged documents is stored."""
+    """Chooses how to score these questions: by `kind`, or if it is None, by the kind that they were read as.
+    `judged` says whether a judge is given. Raises ConfError if the kind cannot use the rule, the judge or
+    `labels`, and if a given `kind` scores answers but the recipe only ranks. Raises DataError if no question
+    has a gold that a given `kind` needs, and if none of the first LOOKED_AT judged documents is stored."""
     store, recipe = pipeline.store, pipeline.recipe
     name = kind or kind_of_data(store, read, questions)
     opened = open_kind(name, rule, judged)
@@ -88,7 +88,8 @@ def scoring_of(
 
 
 def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:
-    """Maps question ids to golds. Form `grades` adds judged documents, `annotators` adds their answers."""
+    """Maps question ids to golds. Only with form `grades` do golds have judged documents, and only with form
+    `annotators` the annotators' answers."""
     stored = {g.question: g for g in arrow.gold.records(store.rows("golds", "question", questions))}
     if form == "grades" and store.has("relevance"):
         found = store.rows("relevance", "question", questions)
@@ -104,8 +105,8 @@ def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str
 
 
 def kind_of_data(store: Store, read: IngestSummary | None, questions: Collection[str]) -> str:
-    """Returns the kind that these questions were read as; by default crag. `read`: the files read by this
-    command, whose kind comes first. Raises DataError if the questions are of several kinds."""
+    """Returns the kind that these questions were read as, or crag if that is unknown. `read`, the summary of
+    this command's files, decides if it is given. Raises DataError if the questions are of several kinds."""
     if read is not None:
         return read.kind
     found = kinds_of(store, questions)
@@ -119,7 +120,7 @@ def kind_of_data(store: Store, read: IngestSummary | None, questions: Collection
 
 
 def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldForm, where: str) -> None:
-    """Raises DataError if no gold of the questions has this form. `where`: the store, for the message."""
+    """Raises DataError if no gold of the questions has this form. `where` names the store in the message."""
     if not any(getattr(g, form) for g in golds):
         raise DataError(
             f"{where}: kind {kind} scores by golds, and none of {questions} questions has one: expected "
@@ -128,7 +129,7 @@ def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldFo
 
 
 def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Maps source ids to the ids of the documents with that text. `sources`: only these; None: all."""
+    """Maps source ids to the ids of the documents with that text. Covers all sources if `sources` is None."""
     listed: dict[str, list[str]] = {}
     if sources is None:
         rows = store.scan("documents", ["id", "source"])
@@ -142,9 +143,9 @@ def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str
 def ranked_documents(
     question: Question, by: str, listed: Mapping[str, Sequence[str]], top: int
 ) -> dict[str, float]:
-    """Returns the best `top` documents with their scores. A document has the score of its best passage. `by`:
-    name of a score of the hits, or `final` for the recipe's final order, whose ranks become falling scores.
-    `listed`: source id -> ids of its documents."""
+    """Returns the best `top` documents with their scores. A document has the score of its best passage. `by`
+    names a score of the hits. `final` stands for the recipe's final order instead: the first passage gets the
+    highest score. `listed` maps source ids to the ids of their documents."""
     best: dict[str, float] = {}
     scores = {h.chunk: h.scores[by] for h in question.hits if by in h.scores}
     if by == FINAL:
@@ -176,7 +177,7 @@ class StoredQuestions:
 
 
 def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
-    """Returns at most `limit` of these questions, in this order. `ids` None: all `stored_questions`."""
+    """Returns the first `limit` questions of `ids`, in this order. `ids` None means `stored_questions`."""
     ids = stored_questions(pipeline.store).ids if ids is None else ids
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
@@ -188,9 +189,9 @@ def stored_questions(store: Store) -> StoredQuestions:
 
 
 def kept_answers(store: Store, questions: Iterable[Question]) -> dict[str, AnswerKey]:
-    """Maps question ids to their answers in the last run that answered some of these questions. Omits answers
-    that are not stored, such as failed ones, answers whose run has no record, and questions with another
-    text, body or time. Raises ConfError without such a run."""
+    """Maps question ids to the keys of their answers in the last run that answered some of these questions.
+    Omits answers that are not stored, such as failed ones, and answers whose run has no record. Omits
+    questions whose text, body or time has changed. Raises ConfError if there is no such run."""
     by_id = {q.id: q for q in questions}
     if (before := earlier_run(store, by_id)) is None:
         raise ConfError(

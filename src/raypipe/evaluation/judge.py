@@ -1,9 +1,8 @@
-"""Judges: a model, or a function from outside raypipe, that decides whether a prediction agrees with the
-truths.
+"""Judges, which decide whether a prediction agrees with the truths: models, or functions of plugins.
 
 A judge decides only the predictions that the scoring rule leaves open; `metrics.verdict_rules` counts the
 verdicts. By rule `official`, as in CRAG's evaluator, a model judges one truth per call until the prediction
-agrees with one. By rule `accuracy` it judges all truths in one call.
+agrees with one. By rule `accuracy`, a model judges all truths in one call.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _ANSWERS: Mapping[Rule, Mapping[str, Any]] = {
 
 
 def schema(rule: Rule) -> JsonSchema:
-    """Returns the JSON schema of a judgement by this rule."""
+    """Returns the JSON schema that a judge's reply by this rule must have."""
     fields = _ANSWERS[rule]
     whole = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
     return JsonSchema(json.dumps(whole))
@@ -92,9 +91,10 @@ class ModelJudge:
         fresh: bool,
         spend: Spend | None = None,
     ) -> tuple[Mapping[str, str], JudgeLine]:
-        """Judges the open predictions. Returns the deciding replies by question id, and the counts of the
-        calls. `texts`: question id -> question; `fresh`: ignore cached replies; `spend`: checks a cap before
-        each CAPPED_AT_ONCE calls. Raises ConfError if over half of the deciding replies are unreadable."""
+        """Judges the predictions that the rule leaves open. Returns the deciding replies by question id, and
+        the counts of the calls. `texts` maps question ids to questions. `fresh` ignores cached replies.
+        `spend` checks a cap before each CAPPED_AT_ONCE calls. Raises ConfError if over half of the deciding
+        replies are unreadable."""
         tally = CallCounts()
         memo = StoreMemo(store.uri, memo_versions(store), fresh)
         generate = retrying(cached(self.kit, memo, tally).generator(self.model), TRIES)
@@ -123,7 +123,7 @@ Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
 
 @dataclass(frozen=True, slots=True)
 class OwnJudge:
-    """A judge function: `agrees(question, prediction, truths)`; None leaves the prediction unscored."""
+    """A plugin's judge, `agrees(question, prediction, truths)`. None leaves a prediction unscored."""
 
     agrees: Agrees
     plugin: Plugin
@@ -166,7 +166,7 @@ Judge: TypeAlias = ModelJudge | OwnJudge
 
 
 def judge_plan(model: Model, rule: Rule, golds: Iterable[Gold]) -> JudgePlan:
-    """Returns the most calls and tokens that judging needs, for answers to questions with these golds."""
+    """Returns the most calls and tokens that judging can take, for answers to questions with these golds."""
     # "\0" equals no truth, so every rule leaves it open.
     open_ = [open_truths(Prediction(g.question, "\0", g.answers), rule) for g in golds if g.answers]
     calls = sum(len(truths) if rule == "official" else bool(truths) for truths in open_)
@@ -174,7 +174,7 @@ def judge_plan(model: Model, rule: Rule, golds: Iterable[Gold]) -> JudgePlan:
 
 
 def judge_sampling(model: Model, rule: Rule) -> Sampling:
-    """Returns the sampling of judging. A thinking model writes thoughts first, so no schema constrains it."""
+    """Returns the sampling of a judge. No schema constrains a thinking model: it writes thoughts first."""
     held = None if model.thought_tokens else schema(rule)
     return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens, constraint=held)
 
@@ -188,11 +188,11 @@ async def judged(
     spend: Spend | None = None,
 ) -> tuple[Mapping[str, str], JudgeLine]:
     """Judges every prediction that the rule leaves open. Returns the deciding replies by question id, and the
-    counts. The parameters are those of `ModelJudge.ask`; `tally` counts the calls.
+    counts of the calls. `tally` counts the calls; the other parameters are those of `ModelJudge.ask`.
 
     The deciding reply of a question is the first that says right, else the first unreadable one, else the
-    first that says wrong. If no reply says right and a call got no reply, the question gets none: the missing
-    reply may have said right.
+    first that says wrong. If no reply says right and a call got no reply, the question has no deciding reply,
+    because the missing one may have said right.
     """
     rule, sampling = judge.rule, judge_sampling(judge.model, judge.rule)
     asks = {r.question: chats for r in rows if (chats := judge.chats(r, texts[r.question]))}

@@ -1,9 +1,9 @@
 """Checks of a judge against people's labels: agreement, corrected score, and answers to label next.
 
-Reads judged runs and labels; calls no model. The correction is prediction-powered inference (Angelopoulos et
-al. 2023). It forms two groups: answers that the judge called right, and answers that it called wrong. In each
-group, answers that were drawn at random and labelled estimate the judge's error rate; the fewer they are, the
-wider is the interval.
+Reads judged runs and labels; calls no model. The score is corrected by prediction-powered inference
+(Angelopoulos et al. 2023). Answers form two groups: those that the judge called right, and those that it
+called wrong. In each group, labels of randomly drawn answers estimate how often the judge errs. The fewer
+labels a group has, the wider is the interval.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Agreement:
 
 
 def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
-    """Compares verdicts, (judge, people) on each answer: True is right. Raises ValueError without pairs.
+    """Compares the verdicts of a judge and of people. A pair is (judge, people) on one answer; True is right.
+    Raises ValueError without pairs.
 
     >>> both, odd = [(True, True)] * 20 + [(False, False)] * 15, [(True, False)] * 5 + [(False, True)] * 10
     >>> found = agreement(both + odd)
@@ -63,7 +64,7 @@ def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
 
 @dataclass(frozen=True, slots=True)
 class VerdictSample:
-    """Answers to which a judge gave one verdict, and their labels by people."""
+    """Answers that a judge gave the same verdict, and people's labels of them."""
 
     answers: int
     labelled: int  # labelled answers, drawn at random from these
@@ -85,10 +86,10 @@ def corrected_score(
 ) -> CorrectedScore:
     """Corrects the score of a run for the errors of its judge, as estimated from people's labels.
 
-    `right`, `missing` and `wrong` count the questions whose verdict is not the judge's; `called_right` and
-    `called_wrong` describe the answers with that verdict of the judge. The interval is the middle 95 % of a
-    posterior over the shares of verdicts and both error rates, under Jeffreys' prior for the rates. Raises
-    ValueError without answers, and if a verdict of the judge has answers but no labels.
+    `right`, `missing` and `wrong` count the questions whose verdict does not come from the judge.
+    `called_right` and `called_wrong` describe the answers that the judge called right and wrong. The interval
+    is the middle 95 % of a posterior over the shares of verdicts and both error rates, under Jeffreys' prior
+    for the rates. Raises ValueError without answers, and if a verdict of the judge has answers but no labels.
     """
     for verdict, found in (("right", called_right), ("wrong", called_wrong)):
         if found.answers and not found.labelled:
@@ -143,7 +144,7 @@ class JudgeCheck:
 
 
 def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
-    """Checks a run's judge against people's labels. Raises DataError if all labels are of other answers."""
+    """Checks a run's judge against people's labels. Raises DataError if all are of other answers."""
     verdicts = run.marks().verdicts
     judged = _judged(run, verdicts)
     pairs = [
@@ -191,8 +192,8 @@ def _judged(run: JudgedRun, verdicts: Sequence[Verdict]) -> list[tuple[Predictio
 def _corrected(
     run: JudgedRun, verdicts: Sequence[Verdict], labels: PersonLabels
 ) -> tuple[CorrectedScore | None, str]:
-    """Returns the corrected score, or None and the reason. Only labels of answers drawn at random estimate
-    the judge's error rate. A label of any other answer replaces the verdict of that answer only."""
+    """Returns the corrected score and "", or None and the reason. Only labels of answers drawn at random
+    estimate the judge's error rate. A label of any other answer replaces the verdict of that answer only."""
     counts, answers, labelled, errors = Counter[str](), Counter[bool](), Counter[bool](), Counter[bool]()
     for row, verdict in zip(run.rows, verdicts, strict=True):
         said = labels.of(row)
@@ -225,9 +226,9 @@ def _corrected(
 def pick(
     run: JudgedRun, disagreements: int, at_random: int, seed: int, labels: PersonLabels | None = None
 ) -> list[dict[str, Any]]:
-    """Picks judged answers without a label in `labels`, for people to label. Some are drawn at random; for
-    the others, the judge's verdict is furthest from the word overlap of answer and truth. Raises ConfError if
-    both numbers are below 1, and DataError if the judge decided nothing."""
+    """Picks judged answers without a label in `labels`, for people to label. Draws `at_random` of them. Adds
+    up to `disagreements` answers for which the judge's verdict is furthest from the word overlap of answer
+    and truth. Raises ConfError if both numbers are below 1, and DataError if the judge decided nothing."""
     if disagreements < 1 and at_random < 1:
         raise ConfError("judge pick: expected --disagreements N or --random N, found neither")
     marks = run.marks()

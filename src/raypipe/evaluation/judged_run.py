@@ -1,9 +1,9 @@
 """Predictions with a judge's replies and people's labels, ready to be scored, judged again, or compared.
 
-They come from the folder of a finished eval, or from a predictions file of any system. A line of labels.jsonl
-is a prediction with a `label`: right, wrong, unclear, or null if it is still open. A label belongs to the
-text of an answer: another answer to the same question has no label. A label right or wrong outranks rule and
-judge, except on an abstention.
+Predictions come from the folder of a finished eval, or from a predictions file of any system. A line of
+labels.jsonl is a prediction with a `label`: right, wrong, unclear, or null if a person still has to label it.
+A label belongs to the text of an answer: another answer to the same question has no label. A label right or
+wrong outranks rule and judge, except on an abstention.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LabelledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PersonLabels:
-    """A file of labels."""
+    """People's labels of answers, from one file."""
 
     file: str
     by_answer: Mapping[AnswerOf, LabelledAnswer]
@@ -56,7 +56,7 @@ class PersonLabels:
 
 
 def read_labels(path: Path) -> PersonLabels:
-    """Reads a file of labels; of several labels of an answer, the last counts. Raises DataError."""
+    """Reads a file of labels. The last label of an answer counts. Raises DataError for a malformed line."""
     found: dict[AnswerOf, LabelledAnswer] = {}
     open_: dict[AnswerOf, Picked] = {}
     for line in filled(path):
@@ -89,8 +89,8 @@ def labelled(
 
 
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
-    """Appends a person's label to a file of labels, which is made if needed. `picked` is that of an earlier
-    line with this answer, else `chosen`. Raises DataError if the file has malformed lines."""
+    """Appends a person's label to a file of labels, which is made if needed. The line's `picked` is copied
+    from an earlier line with this answer, else `chosen`. Raises DataError if the file has malformed lines."""
     key = id, answer.strip()
     there = read_labels(path) if path.exists() else PersonLabels(str(path), {}, {})
     before = there.by_answer.get(key)
@@ -109,7 +109,7 @@ NEEDS_JUDGE = ("judge", "judge_unreadable")
 
 @dataclass(frozen=True, slots=True)
 class JudgedRun:
-    """Predictions with truths, and the way they are judged."""
+    """Predictions with truths, and the rule and judge for them."""
 
     name: str  # as given on the command line
     rule: verdict_rules.Rule
@@ -126,14 +126,14 @@ class JudgedRun:
         return verdict_rules.mark(self.rows, self.rule)
 
     def labelled(self, labels: PersonLabels | None) -> JudgedRun:
-        """Adds people's labels to the predictions; None: there are none."""
+        """Adds people's labels to the predictions. `labels` None changes nothing."""
         return self if labels is None else replace(self, rows=tuple(labelled(self.rows, labels)))
 
 
 def judged_run(path: Path, rule: verdict_rules.Rule | None = None) -> JudgedRun:
-    """Reads a run's folder, or a file of predictions. `rule`: the scoring rule; None: the run's own, or the
-    default rule if it has none. Leaves out a run's questions without gold answers, and its judge replies by
-    another rule. Raises DataError for an unreadable path, and for a file with replies by another rule."""
+    """Reads a run's folder, or a file of predictions. `rule` is the scoring rule; None: the run's own, or the
+    default. Leaves out a run's questions without gold answers, and its judge replies by another rule. Raises
+    DataError for an unreadable path, and for a file with replies by another rule."""
     if not path.is_dir():
         chosen = rule or "official"
         found = read_predictions(path, chosen)

@@ -1,8 +1,8 @@
 """Paths of a gold answer through a recipe, and the place on a path where the gold was lost.
 
 A path is a chain of stages: the path of pages (parse, split, recall, rank, read), or a plugin's path, such as
-of a graph. The role of a stage on a path follows from its declarations: reads and writes, gate, and optional
-methods (`recipes.step_contract`). Nothing here reads the store: `evaluation.losses` does.
+of a graph. A stage's role on a path follows from its step's declarations: reads and writes, gate, and
+optional methods (`recipes.step_contract`). Nothing here reads the store: `evaluation.losses` does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GoldEvidence:
 
 class EvidencePath(ABC):
     """A path whose evidence does not come from pages, but for example from a graph. A plugin registers a
-    subclass under the verb of the path's step."""
+    subclass under the name of the path's step in recipes."""
 
     replies: frozenset[str]  # names of the replies that are made only from this evidence, not from passages
 
@@ -59,15 +59,15 @@ class EvidencePath(ABC):
         """Returns the place on this path where the gold of a wrong answer was lost."""
 
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
-        """Returns whether the gold got further on this path than on the path of pages. `own`, `pages`: places
-        of the loss on both paths. By default true if no page has the gold (`Loss.PAGES`)."""
+        """Returns whether the gold got further on this path than on the path of pages. `own` and `pages` are
+        the places of the loss on these paths. The default is true if no page has the gold (`Loss.PAGES`)."""
         return pages.loss == Loss.PAGES
 
     def add(self, question: Question, gold: Gold) -> None:  # noqa: B027, most count nothing
-        """Compares the replies on this path with the gold, and counts the result; by default does nothing."""
+        """Compares the replies on this path with the gold, and counts the result. Does nothing by default."""
 
     def score(self) -> CallScore | None:
-        """Returns the counts of `add`, or None if no gold covers these replies."""
+        """Returns the counts that `add` made, or None if there are no golds for these replies."""
         return None
 
 
@@ -75,7 +75,7 @@ PATHS: Registry[type[EvidencePath]] = Registry("loss_stages", {}, "an EvidencePa
 
 
 def evidence_path(recipe: Recipe) -> EvidencePath | None:
-    """Returns the recipe's first path other than that of pages, or None if pages are its only evidence."""
+    """Returns the recipe's first path other than that of pages, or None if there is no other."""
     stage = next((s for s in recipe.question if s.verb in PATHS), None)
     return None if stage is None else PATHS[stage.verb](recipe, stage)
 
@@ -104,15 +104,16 @@ class RecipePaths:
         return None if self._everything else question.sources()
 
     def needs_sources(self, e: GoldEvidence) -> bool:
-        """Returns whether the place of the loss depends on the sources that contain the gold. It does not if
-        a hit, a context or the answer contains the gold, if no stage replies from passages, or if the answer
+        """Returns whether the place of the loss depends on which sources contain the gold. It does not if a
+        hit, a context or the answer contains the gold, if no stage replies from passages, or if the answer
         was made only from the plugin's path."""
         later = e.passages or any(e.shown.values()) or e.gold.said(e.answered.answer)
         return not later and bool(self.showing) and e.answered.origin not in self._not_of_pages
 
     def place(self, e: GoldEvidence) -> LostAt:
         """Returns the place where the gold was lost, for a wrong answer. Checks backwards: first the answer,
-        then the replies that `decide` chooses from, then the path on which the gold got furthest."""
+        then the replies that `decide` chooses from, then the paths. If there are two paths, the place is on
+        the path on which the gold got further."""
         replies = e.answered.replies
         if e.gold.said(e.answered.answer):
             return LostAt(Loss.VERDICT)
@@ -129,7 +130,7 @@ class RecipePaths:
         return own if self._own.is_nearer(e, own, pages) else pages
 
     def place_of_documents(self, e: GoldEvidence) -> LostAt:
-        """Returns the place where the documents of `passages` were lost; the first ten must lack them."""
+        """Returns the place where relevant documents were lost. The ranking's first ten must lack them."""
         if e.passages & set(e.answered.order) and self.ranking:
             last = self.ranking[-1]
             return LostAt(Loss.RERANK if "order" in last.step.reads() else Loss.FUSION, last.name)
@@ -138,7 +139,7 @@ class RecipePaths:
     # ------------------------------------------------------------ the pages
 
     def _on_pages(self, e: GoldEvidence) -> LostAt:
-        """Returns the place on the path of pages: if no stage reads passages, the stage that answered."""
+        """Returns the place on the path of pages. If no stage reads passages, it is the answering stage."""
         active = [s for s in self.showing if self.replied(s, e.answered)]
         saying, replies = [s for s in active if e.shown.get(s.name)], e.answered.replies
         # A stage may also reply from earlier replies that were made from pages. It counts as well if one of
@@ -160,8 +161,9 @@ class RecipePaths:
         return self._not_ranked(e) if e.passages else self._not_found(e)
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
-        """Returns the place if hits have the gold and the final ranking lacks them: the first of the last
-        rankings that lack them, or the search before it if they lack the scores that it reads."""
+        """Returns the place if hits have the gold and the final ranking lacks it. The place is the first of
+        the last rankings, all of which lack the gold. If the gold's hits lack the scores that this ranking
+        reads, the place is the search that should have given them."""
         outs: list[tuple[Stage[Step], frozenset[str]]] = []
         for stage in self.ranking:  # each keeps the best `top` hits by the score that it writes
             own = named(stage.step.writes(), "hits")
@@ -197,6 +199,6 @@ class RecipePaths:
         return LostAt(Loss.ROUTING, self.recalling[0].name if self.recalling else "")
 
     def replied(self, stage: Stage[Step], answered: Question) -> bool:
-        """Returns whether a stage made a reply; a fault counts as one."""
+        """Returns whether a stage replied to the question; a fault counts as a reply."""
         made = (answered.replies.get(n, SKIPPED_REPLY) for n in named(stage.step.writes(), "replies"))
         return any(reply.label != SKIPPED for reply in made)

@@ -1,11 +1,11 @@
 """Finders of the stage at which each wrong answer lost its gold, and scores of routers against gold labels.
 
-LossFinder gathers evidence for each question: the passages, contexts of replies, and sources that contain the
-gold. `loss_paths.RecipePaths` turns this evidence into a place, for right and wrong answers; `misses` keeps
-those of wrong answers. RankingLossFinder finds places for judged documents.
+LossFinder looks for the gold in each question's passages, contexts of replies, and sources.
+`loss_paths.RecipePaths` turns this evidence into a place, for right and wrong answers; `misses` keeps the
+places of wrong answers. RankingLossFinder finds places for judged documents.
 
 The store is read as little as possible: no passages if the answer has the gold, no sources if a passage has
-it. No model runs, and the store is not changed.
+the gold. No model runs, and the store is not changed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ PAGES_AT_ONCE = 8  # sources whose content is in memory together: some 300 kB ea
 
 
 class LossFinder:
-    """Finder of loss places for questions with gold answers. Call `of` for each batch, then `rest` once. `of`
-    postpones questions whose golds must be sought in the whole store; `rest` reads the store once for all of
-    them. `notes` tell people which losses cannot be located."""
+    """Finder of the places where gold answers were lost. Call `of` for each batch of questions, then `rest`
+    once. `of` postpones questions whose golds must be sought in the whole store; `rest` reads the store once
+    for all of these. `notes` has losses that cannot be located, for people."""
 
     def __init__(self, pipeline: Pipeline, index: Index, kit: Kit) -> None:
         self.notes: list[str] = []
@@ -54,8 +54,9 @@ class LossFinder:
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
     ) -> dict[str, LostAt]:
-        """Returns question id -> place where its gold was lost if its answer is wrong. `pairs`: each question
-        as asked, and as answered. Omits rankings, failures, postponed questions, and all without golds."""
+        """Returns question id -> place where the gold was lost if the answer is wrong. `pairs` has each
+        question as asked and answered. Omits rankings, failures, postponed questions, and those without
+        golds."""
         rows = [
             GoldEvidence(asked, answered, GoldText(golds[asked.id].answers), golds[asked.id].labels)
             for asked, answered in pairs
@@ -72,13 +73,13 @@ class LossFinder:
         return places
 
     def rest(self) -> dict[str, LostAt]:
-        """Finds the places for the questions that `of` postponed: question id -> place."""
+        """Returns question id -> place, for the questions that `of` postponed."""
         if self._postponed:
             self._search_store()
         return {id: self._paths.place(e) for id, e in self._postponed.items()}
 
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
-        """Adds the passages, contexts and sources that contain the gold to each question's evidence."""
+        """Fills in the passages, contexts and sources in which each question's gold was seen."""
         chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
         texts = dict(zip(chunks, await self._index.texts(chunks), strict=True))
         held_by = [[h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk])] for e in rows]
@@ -93,8 +94,8 @@ class LossFinder:
         return [await self._with_sources(e) for e in evidence]
 
     async def _with_sources(self, e: GoldEvidence) -> GoldEvidence:
-        """Adds the sources that contain the gold, if the place depends on them. Searches only the sources
-        that the question may search. A question that may search the whole store is returned unchanged."""
+        """Fills in the sources that contain the gold, if the place depends on them. Only sources that the
+        question may search are searched. A question that may search the whole store is returned unchanged."""
         searched = self._paths.searched(e.asked)
         if searched is None or not self._paths.needs_sources(e):
             return e
@@ -116,8 +117,8 @@ class LossFinder:
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
     def _search_store(self) -> None:
-        """Searches the parsed texts for the postponed golds, each until a passage contains it. Then searches
-        the content of all sources for golds that no text contains."""
+        """Searches the parsed texts for each postponed gold, until a passage contains it. Golds that no text
+        contains are then searched for in the content of all sources."""
         p, postponed = self._pipeline, self._postponed
         by_word = _by_first_word(postponed.values())
         for batch in p.store.batches(p.recipe.texts_table, ["source", "text"]):
@@ -140,7 +141,7 @@ class LossFinder:
 
 def _by_first_word(postponed: Iterable[GoldEvidence]) -> dict[str, list[str]]:
     """Maps the first word of each truth to the ids of the questions with that truth. The key "" has the
-    questions whose gold may match any text: judgements such as yes or no, and truths without words."""
+    questions whose gold any text may hold: judgements such as yes or no, and truths without words."""
     ids: dict[str, list[str]] = {}
     for e in postponed:
         for truth in e.gold.truths:
@@ -150,18 +151,18 @@ def _by_first_word(postponed: Iterable[GoldEvidence]) -> dict[str, list[str]]:
 
 
 def _candidates(text: str, by_word: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yields ids of the questions whose gold may be in `text`: those under "" or a word of the text."""
+    """Yields the ids of questions whose gold `text` may hold: those under "" or under a word of `text`."""
     for word in {*normalized(text).split(), ""} & by_word.keys():
         yield from by_word[word]
 
 
 def misses(found: Mapping[str, LostAt], right: Mapping[str, bool | None]) -> dict[str, LostAt]:
-    """Keeps the places of the questions whose answers are wrong. `right`: id -> whether it is right."""
+    """Keeps the places of wrong answers. `right` maps question ids to whether the answer is right."""
     return {id: place for id, place in found.items() if right.get(id) is False}
 
 
 class RankingLossFinder:
-    """Finder for judged documents. A relevant one among the first ten makes a ranking right."""
+    """Finder for judged documents. A ranking is right if a relevant document is among its first ten."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.notes: list[str] = []
@@ -170,8 +171,8 @@ class RankingLossFinder:
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
     ) -> dict[str, LostAt]:
-        """Returns question id -> place where its relevant documents were lost if its ranking is wrong.
-        `pairs`: each question as asked, and as answered. Omits questions without relevant documents."""
+        """Returns question id -> place where the relevant documents were lost if the ranking is wrong.
+        `pairs` has each question as asked, and as answered. Omits questions without relevant documents."""
         asked_golds = (golds[asked.id] for asked, _ in pairs if asked.id in golds)
         relevant = {g.question: {d for d, grade in g.grades.items() if grade > 0} for g in asked_golds}
         p, ids = self._pipeline, sorted(set().union(*relevant.values()))
@@ -202,7 +203,7 @@ class RankingLossFinder:
 
 
 class RoutingCheck:
-    """Counts of replies that match gold labels: routers, and calls on an evidence path such as a graph."""
+    """Counter of replies that match gold labels: replies of routers, and of a path such as a graph."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._confusion: dict[str, dict[str, Counter[str]]] = {}  # reply -> gold's label -> reply's label

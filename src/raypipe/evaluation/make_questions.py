@@ -1,10 +1,9 @@
-"""Test questions made from a store's documents: a model writes them from drawn passages; checks reject bad
-ones.
+"""Test questions that a model writes from passages of a store's documents, and checks that reject bad ones.
 
-A passage is a run of sentences, up to PASSAGE_CHARS, of a source's text as `parse` gives it; the passage's
-span refers to that text. The draw depends only on the seed and the documents. Rules and further calls of the
-model check each question. The caller's model caches its calls in the memo. So a stopped run resumes where it
-was, and a run for more questions calls the model only for the additional ones.
+A passage is a run of sentences, up to PASSAGE_CHARS, of a source's text as `parse` gives it; its span refers
+to that text. The seed and the documents alone decide which passages are drawn. Rules and further model calls
+check each question. The memo (the table of cached model calls) keeps the calls. So a stopped run resumes
+where it was, and a run for more questions calls the model only for the additional ones.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class DrawnPassage:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Passages in drawn order: one of each document, then a second one of each, and further rounds."""
+    """Passages in drawn order: first one passage of each document, then a second one of each, and so on."""
 
     passages: tuple[DrawnPassage, ...]
     documents: int  # documents with a passage
@@ -59,7 +58,7 @@ class Draw:
     corpus: Bm25Corpus = field(repr=False)  # words of the passages
 
     def like(self, text: str, without: str | None, top: int) -> list[DrawnPassage]:
-        """Returns the `top` passages most like a text (BM25), best first; none of source `without`."""
+        """Returns the `top` passages most like a text (BM25), best first, but none of source `without`."""
         query, _ = analyse(text, "stems")
         k1, b = DEFAULTS["lucene"]
         found, values = scores(self.corpus, np.unique(query), "lucene", k1, b)
@@ -88,7 +87,7 @@ def draw(store: Store, seed: int) -> Draw:
 
 
 def _texts(store: Store, ids: Sequence[str], at_once: int = 50) -> Iterator[tuple[str, ParsedPage | None]]:
-    """Yields each source id with its parsed text, or None if it cannot be parsed."""
+    """Yields each source id with its parsed text, or with None if it cannot be parsed."""
     with SandboxedParser() as parser:
         for start in range(0, len(ids), at_once):
             some = ids[start : start + at_once]
@@ -102,8 +101,8 @@ def _texts(store: Store, ids: Sequence[str], at_once: int = 50) -> Iterator[tupl
 
 
 def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[DrawnPassage]:
-    """Cuts a text into consecutive passages. Drops a passage that is too short or long, has one sentence, is
-    not prose, or has hidden text."""
+    """Cuts a text into consecutive passages. Drops a passage that is too short or too long, is a single
+    sentence, is not prose, or contains hidden text."""
     text, out, spans = page.text, list[DrawnPassage](), sentences(page.text)
     while spans:
         n = 1
@@ -119,7 +118,7 @@ def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[Draw
 
 
 def _names(store: Store) -> Mapping[str, tuple[str, str]]:
-    """Maps source ids to (name, title): a document's id and title, or a cited page's URL."""
+    """Maps source ids to (name, title). A document has its id and title; a cited page has its URL and ""."""
     found: dict[str, tuple[str, str]] = {}
     for row in arrow.with_id_texts(store.scan("documents").to_pylist()):
         found.setdefault(row["source"], (row["id"], row["title"]))
@@ -156,7 +155,7 @@ WRITE, CHECK = Sampling(max_tokens=400), Sampling(max_tokens=100)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A question still to be written."""
+    """A question that is planned but not written yet."""
 
     kind: MadeKind
     passages: tuple[DrawnPassage, ...]
@@ -182,8 +181,8 @@ class MadeSet:
 
 
 def candidates(draw: Draw, wanted: int) -> list[Candidate]:
-    """Returns the candidates of a draw, at most CANDIDATES per wanted question. If a kind needs two passages,
-    the second is the most similar passage of another document; without one, the kind becomes `fact`."""
+    """Plans at most CANDIDATES questions per wanted question. If a kind needs two passages, the second is the
+    most similar passage of another document; if there is none, the kind becomes `fact`."""
     found: list[Candidate] = []
     kinds = cycle(MIX)
     for passage in draw.passages:
@@ -209,7 +208,8 @@ async def make(
     prompts: Mapping[str, Prompt],
     advance: Callable[[MadeSet], None] = lambda made: None,
 ) -> MadeSet:
-    """Makes questions from candidates in order until `wanted` are kept. Calls `advance` after each batch."""
+    """Writes and checks planned questions in order until `wanted` are kept. Calls `advance` with the result
+    so far after each batch."""
     made, seen = MadeSet(), list[frozenset[str]]()
     for some in batches(planned, AT_ONCE):
         if len(made.kept) >= wanted:
@@ -238,7 +238,7 @@ async def make(
 
 
 def shown(passages: Sequence[DrawnPassage]) -> str:
-    """Formats passages for a prompt: each in a fence, escaped so that its text cannot close the fence."""
+    """Formats passages for a prompt, each in a fence. Texts are escaped, so they cannot end the fence."""
     return "\n\n".join(
         f"<doc {n}>{f' {escape_markup(p.title)}' if p.title else ''}\n{escape_markup(p.text)}\n</doc {n}>"
         for n, p in enumerate(passages, 1)
@@ -246,8 +246,8 @@ def shown(passages: Sequence[DrawnPassage]) -> str:
 
 
 def agrees(said: str, text: MadeText) -> bool:
-    """Returns whether an answer agrees with a gold. It has all items of a list; or it contains another gold,
-    or reaches a token F1 of AGREES_F1."""
+    """Returns whether the answer `said` agrees with the gold in `text`. If the gold is a list, the answer
+    must have all items. Otherwise it must contain a gold, or reach a token F1 of AGREES_F1."""
     if text.items:
         return all(overlap.contains(said, [item]) for item in text.items)
     return bool(overlap.contains(said, text.answers)) or overlap.token_f1(said, text.answers) >= AGREES_F1
@@ -260,7 +260,7 @@ async def _checked(
     prompts: Mapping[str, Prompt],
     made: MadeSet,
 ) -> list[tuple[Candidate, MadeText]]:
-    """Keeps a question if the model answers it from its passages, and not without them. Keeps an unanswerable
+    """Keeps a question if the model answers it with its passages, but not without them. Keeps an unanswerable
     one if the model abstains, given its passage and NEAR similar ones. Counts rejections in `made`."""
     if not texts:
         return []

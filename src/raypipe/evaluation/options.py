@@ -1,4 +1,4 @@
-"""Options of an eval in one record, from the command's arguments to the work."""
+"""Options of an eval in one record, which is passed from the command line to the eval."""
 
 from __future__ import annotations
 

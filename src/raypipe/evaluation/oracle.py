@@ -1,11 +1,12 @@
-"""Oracle runs: golds replace the output of stages, to show the most that better stages could gain.
+"""Oracle runs: golds (correct answers) replace stages' output, to show the most that better stages could
+gain.
 
-Oracle `passages` replaces the ranking by the passages that contain a gold: remaining errors arise after it. A
+Oracle `passages` replaces the ranking by the passages that contain a gold; remaining errors arise after it. A
 question without such passages keeps its ranking. Oracle `answer` replaces each reply made from passages: by
-the gold if the passages contain it, else by "i don't know". Remaining errors arise before it.
+the gold if the passages contain it, else by "i don't know". Remaining errors arise before the reply.
 
-The evaluation inserts the golds into the recipe as fields of stages, so its digest covers them. No other step
-can read them. The record names the oracle, and such a run cannot be promoted to a release.
+The golds become fields of the recipe's stages, so the recipe's digest covers them. No other step can read
+them. The record names the oracle, and such a run cannot be promoted to a release.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class OracleAnswer:
 
 
 def require_stage(recipe: Recipe, oracle: Oracle) -> None:
-    """Raises ConfError if the oracle has no stage to replace, or `answer` would replace one from outside."""
+    """Raises ConfError if the oracle has no stage to replace, or `answer` would replace a plugin's step."""
     stages, does = _ranking(recipe), "ranks passages"
     if oracle == "answer":
         stages, does = _answering(recipe), "answers from passages"
@@ -133,7 +134,7 @@ def with_oracle(
     pipeline: Pipeline, oracle: Oracle, questions: Iterable[Question], golds: Mapping[str, Gold]
 ) -> tuple[Recipe, int]:
     """Returns the recipe with an oracle, and the number of questions whose golds it contains. The recipe must
-    have a stage to replace (`require_stage`), and for oracle `passages` complete corpus tables."""
+    have a stage to replace (`require_stage`). For oracle `passages`, the corpus tables must be complete."""
     recipe, truths = pipeline.recipe, {q: g.answers for q, g in golds.items() if g.answers}
     stages = list(recipe.question)
     if oracle == "answer":
@@ -160,7 +161,7 @@ def _ranking(recipe: Recipe) -> list[Stage[Step]]:
 
 
 def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
-    """Returns a stage with the gate of `of`. Its class is recorded as MODULE:NAME, since it has no verb."""
+    """Makes a stage with the gate of `of`. Recipes record the step as MODULE:NAME: it has no short name."""
     _, plugin = step_class(f"{__name__}:{type(step).__name__}")
     return Stage(name, step, of.when, plugin)
 
@@ -169,7 +170,7 @@ def _gold_passages(
     pipeline: Pipeline, questions: Iterable[Question], truths: Mapping[str, tuple[str, ...]], most: int
 ) -> dict[str, tuple[str, ...]]:
     """Maps question ids to at most `most` passages that contain the gold, in the order of the sources. Omits
-    questions without such a passage, and judgements such as yes or no."""
+    questions without such a passage, and questions whose gold is a judgement such as yes or no."""
     index = LanceIndex(searched(pipeline.store, pipeline.recipe))
     found, everything = {}, pipeline.recipe.searches_all()
     with asyncio.Runner() as loop:

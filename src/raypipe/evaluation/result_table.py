@@ -1,7 +1,7 @@
 """results.parquet: one row per question of a run, for `compare`, the viewer, fits and exports.
 
-Rows are written in batches while the answers are collected, each batch as a row group. Verdicts are added at
-the end, a row group at a time, so that never all rows are in memory. docs/formats.md describes the columns.
+Rows are written in batches while the answers are collected; each batch is a row group. Verdicts are added at
+the end, one row group at a time, so memory never holds all rows. docs/formats.md describes the columns.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ SCHEMA = pa.schema(
 
 
 def needed_texts(question: Question) -> list[str]:
-    """Returns ids of the passages whose text the table stores: the first TEXTS, ranked and quoted ones."""
+    """Returns ids of passages whose text the table stores: the first TEXTS, and all ranked or quoted ones."""
     shown = [h.chunk for h in ranking(question)[:TEXTS]]
     quoted = (chunk_id(q.source, q.span) for q in quotes_of(question))
     return list(dict.fromkeys([*shown, *question.order, *quoted]))
@@ -110,9 +110,10 @@ def row(
     evidence: Sequence[str] = (),
     kept: str | None = None,
 ) -> dict[str, Any]:
-    """Returns a question's row, without the columns that `ResultTable.finish` adds. `text`: chunk id -> text,
-    for `needed_texts`. `prompts`: reply name -> prompt columns. `layouts`: source -> layout, for files of
-    folders; `roots`: id prefix of a folder -> its path. The other parameters are columns of SCHEMA."""
+    """Returns a question's row, without the columns that `ResultTable.finish` adds. `text` maps the chunk ids
+    of `needed_texts` to texts, and `prompts` reply names to prompt columns. For files read from folders,
+    `layouts` maps source ids to layouts, and `roots` id prefixes of folders to paths. The other parameters
+    are columns of SCHEMA."""
     origin_reply = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -173,8 +174,8 @@ def _hits(
 
 
 class ResultTable:
-    """Writer of results.parquet, as a context manager. `add` writes each batch to a draft, and `finish` makes
-    the file from it. On exit, the draft is deleted in any case."""
+    """Writer of results.parquet, as a context manager. `add` writes batches to a draft, and `finish` makes
+    the file from the draft. On exit, the draft is deleted in any case."""
 
     def __init__(self, path: Path) -> None:
         self.about: dict[str, str] = {}  # metadata of the file: run, store, and reason for missing prompts
@@ -205,7 +206,7 @@ class ResultTable:
         scores: RunScores,
         lost: Mapping[str, LostAt] = MappingProxyType({}),
     ) -> None:
-        """Adds verdicts, measures and places of losses (`lost`), and moves the file to its path."""
+        """Adds verdicts, measures and places of losses (`lost`) to the rows, and writes the final file."""
         with writing(self._path):
             self._writer.close()
         verdicts = {v.question: v for v in marks.verdicts}
@@ -240,8 +241,8 @@ _EVIDENCE = ("replies", "hits", "quotes", "evidence")  # long columns that no da
 
 def flat_rows(path: Path, kind: str) -> list[dict[str, Any]]:
     """Returns the rows of a run's table for a data frame, without the columns _EVIDENCE. Measures and labels
-    become columns, golds a text, faults their number, the time a datetime. `kind`: of the run's record.
-    Raises ConfError if its code is missing."""
+    become columns. Golds become one text, faults their number, and the time a datetime. `kind` is the kind in
+    the run's record. Raises ConfError if its code is missing."""
     opened, columns = recorded_kind(kind), [n for n in SCHEMA.names if n not in _EVIDENCE]
     rows = read_table(path, columns).to_pylist(maps_as_pydicts="strict")
     return [_flat_row(row, opened) for row in rows]
@@ -283,9 +284,9 @@ def verdict_of(answer: str | None, right: bool | None) -> str:
 
 
 def open_table(path: Path, columns: Sequence[str] = (), run: str | None = None) -> pq.ParquetFile:
-    """Opens a run's table and checks that it has these columns; (): all of SCHEMA. `run`: the run that it
-    must belong to; None: the run of the record next to it, so the folder of a killed eval is refused. Raises
-    DataError for another file, a missing record, and a table of another run."""
+    """Opens a run's table and checks that it has these columns, by default all of SCHEMA. `run` is the run
+    that the table must belong to; None: the run of the record next to it, so the folder of a killed eval is
+    refused. Raises DataError for another file, a missing record, and a table of another run."""
     found = _opened(path)
     if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
         raise DataError(f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing")
@@ -314,19 +315,19 @@ def _about(table: pq.ParquetFile) -> dict[str, str]:
 
 
 def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
-    """Reads the table of a finished run; `columns` (): all. Raises DataError as `open_table` does."""
+    """Reads columns of a finished run's table, by default all. Raises DataError as `open_table` does."""
     with open_table(path, columns) as found:
         return found.read(list(columns) or None)
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """Returns the metadata of a table, even in an incomplete folder. Raises DataError if it is unreadable."""
+    """Returns the metadata of a run's table, even of an unfinished run. Raises DataError if unreadable."""
     with _opened(path) as found:
         return _about(found)
 
 
 def each(path: Path, run: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a run's table, a batch in memory at a time. Raises DataError as `open_table`."""
+    """Yields the rows of a run's table. Memory holds one batch. Raises DataError as `open_table` does."""
     with open_table(path, ["id"], run) as found:
         for batch in found.iter_batches(100):
             yield from batch.to_pylist(maps_as_pydicts="strict")

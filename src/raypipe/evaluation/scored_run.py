@@ -1,6 +1,6 @@
 """Measures of a run as `compare` needs them, from its folder, its store, or a file of predictions.
 
-Reads the measures of scored runs, and scores files of predictions by a rule. Compares nothing.
+The measures of a scored run are read; a file of predictions is scored by a rule. Compares nothing.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def scored_run(path: Path, rule: verdict_rules.Rule) -> ScoredRun:
 
 
 def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
-    """Returns the measures of a run by its rule and its judge's replies. `people`: labels that outrank the
-    judge. Raises DataError if a question occurs twice."""
+    """Scores a run by its rule and its judge's replies. `people` are labels that outrank the judge. Raises
+    DataError if a question occurs twice."""
     require_distinct(run)
     judged = run.labelled(people)
     marks, kind = judged.marks(), Crag(run.rule)
@@ -82,8 +82,8 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
 
 
 def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
-    """Returns the measures of a finished run from its store, with the labels of its questions. `name`: as
-    given on the command line. Raises DataError if the store has no measures of the run."""
+    """Returns the measures of a finished run from its store, with the labels of its questions. `name` is the
+    run's name on the command line. Raises DataError if the store has no measures of the run."""
     keys = answer_keys(store, record.run)
     found = {q: k.measures for q, k in keys.items() if k.measures is not None}
     verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
@@ -101,7 +101,7 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
-    """Removes the questions that a fit of any run has seen. Raises DataError if a run loses all."""
+    """Removes the questions that a fit of any run has seen. Raises DataError if a run then has none."""
     seen = frozenset[str]().union(*(r.seen for r in runs))
     rest = [replace(r, values={q: v for q, v in r.values.items() if q not in seen}) for r in runs]
     for before, after in zip(runs, rest, strict=True):

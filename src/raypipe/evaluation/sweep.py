@@ -1,11 +1,11 @@
 """Sweeps and repeats: one set of questions through several recipes, or several times through one recipe.
 
-A sweep compares its points in one paired table and picks the best. Repeats measure how far a score, and the
-verdicts on single questions, vary by chance. The caller passes in the function that runs an eval.
+A sweep compares its points (recipes) in one paired table and picks the best. Repeats measure how much a score
+and single verdicts vary by chance. The caller passes in the function that runs an eval.
 
-The best of several points looks better than it is, since these questions choose it: the best of eight equal
-points is ahead by 1.4 standard errors. So p values are corrected for the number of points. The winner is
-scored again on questions that the sweep did not see, if some are left.
+The best of several points looks better than it is, because the same questions choose it and score it: the
+best of eight equal points is ahead by 1.4 standard errors. So p values are corrected for the number of
+points. If there are unseen questions, the winner is scored again on them.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ R = TypeVar("R")
 
 
 def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: Sequence[str]) -> list[Point]:
-    """Returns the points of a sweep: each recipe at every combination of the `given` values. `load` sets the
-    fields. Raises ConfError for a wrong setting, fewer than two points, and equal recipes."""
+    """Returns the points of a sweep: each recipe with every combination of the `given` values, which `load`
+    sets. Raises ConfError for a wrong setting, fewer than two points, and equal recipes."""
     axes = [read_points(text) for text in given]
     every = [(recipe, settings) for recipe in recipes for settings in product(*axes)]
     if len(every) < 2:
@@ -118,7 +118,7 @@ def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: S
 
 
 def measure_of(kind: str, name: str | None) -> Measure:
-    """Returns the measure that ranks points; `name` None: the first. Raises ConfError if less is better."""
+    """Returns the measure that ranks points, by default the first. Raises ConfError if less is better."""
     first = recorded_kind(kind).measures[0]
     found = first if name is None else named_measure(name, kind, f"--measure {name}")
     if found.less_is_better:
@@ -128,8 +128,8 @@ def measure_of(kind: str, name: str | None) -> Measure:
 
 
 def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str], list[str]]:
-    """Draws `sample` questions, and up to as many others to score the winner again. If `sample` is None or at
-    least the number of ids, returns all, and no others."""
+    """Draws `sample` questions to compare the points, and up to as many others to score the winner again. If
+    `sample` is None or at least the number of ids, returns all, and no others."""
     every = sorted(ids)
     if sample is None or sample >= len(every):
         return every, []
@@ -140,8 +140,8 @@ def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str],
 def planned(
     found: Sequence[Point], plan: Callable[[Recipe], Plan], prices: Callable[[Recipe], Prices]
 ) -> list[PlannedPoint]:
-    """Plans each point, without the steps that an earlier point computes: equal chains of steps make equal
-    calls. `prices`: returns the prices of a recipe's calls."""
+    """Plans each point, without the steps whose work an earlier point does: equal chains of steps make equal
+    calls. `prices` returns the prices of a recipe's calls."""
     out: list[PlannedPoint] = []
     seen: set[str] = set()
     for point in found:
@@ -169,9 +169,9 @@ def sweep(
     out: Path,
     measure: Measure,
 ) -> Sweep:
-    """Runs every point on `ids`. If there are `unseen` questions, runs the winner on them, and also the first
-    point if another point won. The score of a point is the mean of `measure`. Raises DataError if no question
-    is scored at all points."""
+    """Runs every point on `ids`. The score of a point is the mean of `measure`. If there are `unseen`
+    questions, runs the winner on them, and also the first point if another point won. Raises DataError if no
+    question is scored at all points."""
     done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
     runs = [scored_run(d.folder.path, "official") for d in done]
     scored = [{q for q, v in r.values.items() if measure.name in v} for r in runs]
@@ -190,7 +190,8 @@ def sweep(
     n, results = len(common), list[PointResult]()
 
     def corrected(end: int, most: int) -> list[float]:
-        """Returns the corrected p of each gain, at one end of its bounds over the first `most` questions."""
+        """Returns the corrected p of each gain over the first `most` questions. For open questions, `end`
+        chooses the least (0) or the largest (1) gain that is possible."""
         gains = [extremes(values[0][:most], v[:most], measure)[end] for v in values[1:]]
         return max_t(gains if groups is None else [group_sums(g, groups[:most])[0] for g in gains], seed)
 
@@ -222,8 +223,8 @@ def sweep(
 
 
 def _calls_per_question(done: Evaluation) -> float | None:
-    """Returns the calls of the question half per question, cached ones included. They come from this run, or
-    else from the recipe's last run that answered questions; None without one."""
+    """Returns the calls per question that the steps for questions made, cached calls included. They come from
+    this run, or else from the recipe's last run that answered questions; None if there is none."""
     store = Store.open(done.record.store)
     for run in (done.record, *recent(store, LOOKED_BACK)):
         if run.digest != done.record.digest:
@@ -259,7 +260,7 @@ class Repeats:
 
 
 def repeats(runs: Sequence[ScoredRun]) -> Repeats:
-    """Computes mean and spread of scores and questions. Raises DataError for runs of other questions."""
+    """Computes mean and spread of scores and of questions. Raises DataError if the questions differ."""
     ids = sorted(runs[0].values)
     for run in runs[1:]:
         if sorted(run.values) != ids:

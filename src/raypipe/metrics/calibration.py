@@ -1,11 +1,11 @@
-"""Calibration of answers: fitted probabilities that they are right, their reliability, and weights of
-rankers.
+"""Calibration of answers: fitted probabilities that they are right, their reliability, and rankers' weights.
 
-Pure functions on arrays; only `stated_calibration` joins questions by id. Logistic regression has a ridge,
-whose strength is chosen by cross-validation. Ranking measures are step functions of the weights, so they have
-no slope. Coordinate ascent needs none (Metzler and Croft 2007); with two weights it searches one line, as
-finely as its grid. Reliability diagram and expected calibration error: Naeini, Cooper and Hauskrecht 2015, in
-bins of equally many answers (Nixon et al. 2019). Risk and coverage: El-Yaniv and Wiener 2010.
+Pure functions on arrays; only `stated_calibration` joins questions by id. Logistic regression has a ridge
+penalty, whose strength is chosen by cross-validation. A ranking measure changes in jumps with the weights, so
+it has no slope. `climb` therefore uses coordinate ascent (Metzler and Croft 2007); with two weights it
+searches one line, as finely as its grid. Reliability diagram and expected calibration error follow Naeini,
+Cooper and Hauskrecht 2015, with equally many answers in each bin (Nixon et al. 2019). Risk and coverage
+follow El-Yaniv and Wiener 2010.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def fit(
     folds: Sequence[int] | npt.NDArray[np.int64],
     strengths: Sequence[float] = STRENGTHS,
 ) -> LogisticFit:
-    """Fits a logistic regression of `right`, (rows,) of 0 and 1, on `features`, (rows, features), with the
-    ridge of least log loss on held-out `folds`, (rows,); among equals, the strongest. Raises ValueError for
-    fewer than two folds: no other fold is then left to fit on."""
+    """Fits a logistic regression of `right`, (rows,) of 0 and 1, on `features`, (rows, features). `folds`,
+    (rows,), has each row's fold. The ridge has the strength with the least log loss on held-out folds; among
+    equals, the strongest. Raises ValueError for fewer than two folds: no other fold is left to fit on."""
     if len(np.unique(folds)) < 2:
         raise ValueError("folds: expected at least two, found one")
     means, spread = features.mean(0), features.std(0)
@@ -57,7 +57,7 @@ def fit(
     x, fold = (features - means) / scale, np.asarray(folds)
 
     def held_out(strength: float) -> Floats:
-        """Returns the probability of each row by a fit to the other folds."""
+        """Returns the probability of each row, by a fit to all folds but its own."""
         held = np.empty(len(x))
         for part in np.unique(fold):
             own = fold == part
@@ -77,7 +77,7 @@ def log_loss(p: Floats, right: Floats) -> float:
 
 
 def least(x: Floats, right: Floats, strength: float) -> tuple[float, Floats]:
-    """Finds the bias and weights with the least log loss plus ridge, a convex sum."""
+    """Finds the bias and weights that minimize log loss plus ridge penalty; the minimum is unique."""
     from scipy.optimize import minimize  # half a second of import, needed only here
 
     rows = np.hstack([np.ones((len(x), 1)), x])
@@ -105,8 +105,8 @@ GAIN = 1e-6  # least gain that counts: less than one rank of one question in a m
 
 def climb(value: Callable[[Floats], float], starts: Sequence[Floats]) -> tuple[Floats, float]:
     """Searches for weights of at least 0, with sum 1, that maximize `value`. Climbs from each start, and may
-    end at a local maximum. Returns the best weights with their value. Of results that are equal within GAIN,
-    the earliest start's wins: put preferred weights first."""
+    end at a local maximum. Returns the best weights with their value. If results are equal within GAIN, the
+    one of the earliest start wins, so put preferred weights first."""
     best: tuple[Floats, float] | None = None
     for start in starts:
         w = _shares(start)
@@ -173,8 +173,8 @@ class CalibrationReport:
 
 
 def calibration(p: Floats, right: Floats) -> CalibrationReport:
-    """Compares the probabilities of answers with their outcomes. `p`: (answers,) in 0..1. `right`: (answers,)
-    of 0 and 1. Needs at least one answer."""
+    """Compares the probabilities `p` of answers with their outcomes `right`. Both are (answers,): `p` in
+    0..1, `right` of 0 and 1. Needs at least one answer."""
     rng, order = np.random.default_rng(0), np.argsort(-p, kind="stable")
     risks = np.cumsum(1 - right[order]) / np.arange(1, len(p) + 1)
     at = np.unique(np.linspace(1, len(p), min(CURVE_POINTS, len(p))).round().astype(int))
@@ -204,8 +204,8 @@ def calibration(p: Floats, right: Floats) -> CalibrationReport:
 def stated_calibration(
     stated: Mapping[str, float | None], right: Mapping[str, bool | None]
 ) -> CalibrationReport | None:
-    """Measures the calibration of stated confidences (question id -> confidence). Returns None if a scored
-    answer states none, or if fewer than FEWEST answers are scored. In `right`, None means not scored."""
+    """Measures the calibration of `stated` confidences by question id. `right` says whether answers are
+    right; None: not scored. Returns None if a scored answer states none, or fewer than FEWEST are scored."""
     pairs = [(p, fine) for id, p in stated.items() if (fine := right.get(id)) is not None]
     known = [(p, fine) for p, fine in pairs if p is not None]
     if len(known) < max(FEWEST, len(pairs)):
@@ -219,21 +219,21 @@ def _ends(values: list[float], found: float) -> Interval:
 
 
 def _binned(p: Floats) -> list[npt.NDArray[np.int64]]:
-    """Returns the indices of each bin's answers: bins of nearly equal size, by rising probability."""
+    """Returns the indices of the answers in each bin: bins of nearly equal size, by rising probability."""
     return [b for b in np.array_split(np.argsort(p, kind="stable"), BINS) if len(b)]
 
 
 def ece(p: Floats, right: Floats) -> float:
-    """Computes the expected calibration error, 0..1.
+    """Computes the expected calibration error, 0..1. In small bins it is large by noise alone.
 
-    >>> ece(np.array([0.5, 0.5]), np.array([1.0, 0.0]))  # one answer a bin: noise alone
+    >>> ece(np.array([0.5, 0.5]), np.array([1.0, 0.0]))  # one answer in each bin
     0.5
     """
     return float(sum(len(b) * abs(p[b].mean() - right[b].mean()) for b in _binned(p)) / len(p))
 
 
 def risk_area(p: Floats, right: Floats) -> float:
-    """Computes the mean over all k of the share of wrong answers among the k surest."""
+    """Computes the share of wrong answers among the k surest, and averages it over all k."""
     wrong = 1 - right[np.argsort(-p, kind="stable")]
     return float(np.mean(np.cumsum(wrong) / np.arange(1, len(p) + 1)))
 
@@ -243,8 +243,8 @@ def best_threshold(p: Floats, answered: Floats, abstained: Floats) -> float:
     probability is at least the threshold.
 
     Arrays are (answers,): probability, value of giving the answer, value of abstaining. Among equally good
-    thresholds, the lowest wins. It is 0 if all answers are given. Else it is the middle between two
-    neighbouring probabilities, or between the largest one and 1.
+    thresholds, the lowest wins. The threshold is 0 if all answers are given. Otherwise it is halfway between
+    two neighbouring probabilities, or between the largest probability and 1.
 
     >>> best_threshold(np.array([0.2, 0.4, 0.9]), np.array([-1.0, 1.0, 1.0]), np.zeros(3))
     0.30000000000000004

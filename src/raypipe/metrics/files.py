@@ -1,4 +1,4 @@
-"""Files of predictions by any system: their reader, and scores without a judge. Prints nothing."""
+"""Files of predictions, which any system may write: their reader, and scores without a judge."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from raypipe.text.replies import parse_response
 
 
 def score_qa_file(path: Path) -> tuple[RunScores, Mapping[str, int]]:
-    """Scores a file of predictions without a judge. Also returns the number of each normalization on reading.
-    Raises DataError as `read_predictions` does, and if no line has an answer."""
+    """Scores a file of predictions without a judge. Also returns how often each normalization was made on
+    reading. Raises DataError as `read_predictions` does, and if no line has an answer."""
     found = read_predictions(path, None)
     if not found.rows:
         raise DataError(f"{path}: expected lines with an answer to score against, found none")
@@ -36,14 +36,14 @@ class PredictionFile:
 
 
 def read_predictions(path: Path, rule: verdict_rules.Rule | None) -> PredictionFile:
-    """Reads a `.jsonl[.gz]` file of predictions. With `rule` None, replies of a judge are ignored.
+    """Reads a `.jsonl[.gz]` file of predictions. If `rule` is None, replies of a judge are ignored.
 
-    A line holds `query`, `answer` and `prediction`. It may hold `id`, `alternatives`, `judge`,
-    `judge_response`, `judge_rule`, `trim` and `labels`; without labels, CRAG_LABELS are read. Without an id,
-    the question identifies the line. A null prediction means that the question failed. A line with a null
-    answer (the dataset has none) is left out and counted as `no_answer`. Numbers are read as text. Raises
-    DataError for a malformed line, a judge's reply by another rule, and lines of several judges or trims.
-    Raises DataError also if fewer than half of the judge's replies have the rule's form.
+    A line has `query`, `answer` and `prediction`. It may have `id`, `alternatives`, `judge`,
+    `judge_response`, `judge_rule`, `trim` and `labels`. Without labels, CRAG_LABELS are read; without an id,
+    the question is the id. A null prediction means that the question failed. A line with a null answer (the
+    dataset has none) is left out and counted as `no_answer`. Numbers are read as text. Raises DataError for a
+    malformed line, a judge's reply by another rule, and lines of several judges or trims. Raises DataError
+    also if fewer than half of the judge's replies have the rule's form.
     """
     normalized: Counter[str] = Counter()
     rows: list[verdict_rules.Prediction] = []
@@ -84,7 +84,7 @@ REPLIES: Mapping[verdict_rules.Rule, str] = {
 
 
 def _require_fitting(path: Path, replies: list[str], rule: verdict_rules.Rule) -> None:
-    """Raises DataError if fewer than half of the replies have this rule's form, if it has one in REPLIES."""
+    """Raises DataError if under half of the replies have the rule's form in REPLIES, if it has one."""
     fitting = dict.fromkeys(REPLIES, 0)
     for reply in replies:  # a reply in JSON counts for official, even with "true" in it
         if parse_response(reply).score != -1:

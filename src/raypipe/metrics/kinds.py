@@ -1,8 +1,8 @@
-"""Kinds of data: the form of golds, the measures, and the blocks of a report. A kind is opened by its name,
-or by the path of a kind from outside: `mypkg.kinds:Choices`.
+"""Kinds of data, such as `crag` and `qa`. A kind has a form of golds (correct answers), measures, and blocks
+of its report. It is opened by its name, or as a plugin by its path: `mypkg.kinds:Choices`.
 
 A kind must have `measures` and `values`. Everything else is optional: this module supplies the defaults, so
-no caller tests the class of a kind. Depends on predictions and numbers.
+no caller tests the class of a kind. The module depends only on predictions and numbers.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ class Measure:
 class DataKind(Protocol):
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Measures of the kind. The first leads comparisons by default, and reports if it scores enough
-        questions (`LEADS_FROM`)."""
+        """Measures of the kind. Comparisons use the first one by default. Reports begin with the first one
+        that scores enough questions (`LEADS_FROM`)."""
 
     def values(self, row: Prediction) -> Mapping[str, float]:
         """Computes measure -> value for one question with a gold. Omitted measures are not scored."""
 
 
 def gold_form(kind: DataKind) -> GoldForm:
-    """Returns the form of gold that scoring needs, from the attribute `golds`. Default: answers."""
+    """Returns the form of gold that the kind scores by: its attribute `golds`, by default answers."""
     form: GoldForm = getattr(kind, "golds", "answers")
     return form
 
 
 def group_of(kind: DataKind) -> str | None:
-    """Returns the attribute `group`: a label whose equal values mark dependent questions. Default: None."""
+    """Returns the attribute `group`, by default None: a label whose equal values mark dependent questions."""
     return getattr(kind, "group", None)
 
 
 def grouped(label: str | None, labels: Mapping[str, Mapping[str, str]]) -> list[str] | None:
-    """Returns each question's value of `label`, or its own id without one. None if `label` is None."""
+    """Returns the group of each question: its value of `label`, else its own id. None if `label` is None."""
     return None if label is None else [named.get(label, q) for q, named in labels.items()]
 
 
 def rule_of(kind: DataKind) -> Rule | None:
-    """Returns the attribute `rule`: the scoring rule, which may leave questions to a judge. Default: None."""
+    """Returns the attribute `rule`, by default None: a scoring rule, which may leave questions to a judge."""
     return getattr(kind, "rule", None)
 
 
@@ -82,7 +82,7 @@ def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
 
 
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
-    """Returns a rule's verdicts and their score, from the method `marks`. Default: no verdicts."""
+    """Returns the verdicts on these rows with their score, by the kind's method `marks`; by default none."""
     marks = getattr(kind, "marks", None)
     return verdict_rules.NO_MARKS if marks is None else marks(rows)
 
@@ -125,7 +125,7 @@ class RunScores:
 
 
 def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
-    """Computes the measures of these predictions, with means and slices. `name`: name of the kind, for
+    """Computes the measures of these predictions, with means and slices. `name` is the kind's name in
     reports. Raises DataError for a value outside the range of its measure."""
     values = {r.question: dict(kind.values(r)) for r in rows}
     for question, found in values.items():
@@ -150,7 +150,7 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
 def summary_of(
     kind: DataKind, measure: str, values: Mapping[str, Mapping[str, float]], rows: Sequence[Prediction]
 ) -> MeasureSummary:
-    """Summarizes one measure over these rows. `values`: question -> measure -> value."""
+    """Summarizes one measure over these rows. `values` maps question ids to measures to values."""
     m = next(m for m in kind.measures if m.name == measure)
     labels = {r.question: r.labels for r in rows if measure in values[r.question]}
     scored, groups = [values[q][measure] for q in labels], grouped(group_of(kind), labels)
@@ -164,7 +164,7 @@ def summary_of(
 
 
 def missing_part(kind: Any) -> str | None:
-    """Describes the first part that an object lacks to be a kind; None if it lacks none."""
+    """Describes the first part that an object lacks to be a kind; None if it is complete."""
     measures = getattr(kind, "measures", None)
     if not isinstance(measures, tuple | list) or not measures:
         return "measures, one Measure or more"
@@ -176,8 +176,8 @@ def missing_part(kind: Any) -> str | None:
 
 
 def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> DataKind:
-    """Opens the kind of this name or path. `rule`: scoring rule for a kind that has rules; None: its own.
-    `judged`: whether a judge decides the questions that the rule leaves open.
+    """Opens the kind of this name or path. `rule` is a scoring rule for a kind that has rules; None: its own.
+    `judged` says whether a judge decides the questions that the rule leaves open.
 
     Raises ConfError for an unknown or incomplete kind, and for a rule or a judge that it cannot use.
     """
@@ -203,12 +203,12 @@ _RULES = "--kind crag scores answers by CRAG's rules, and a judge decides what t
 
 
 def recorded_kind(name: str, rule: Rule | None = None) -> DataKind:
-    """Opens a kind by its name in a report, whose digest is ignored. `rule`: as for `open_kind`."""
+    """Opens a kind by its name in a report; a digest in the name is ignored. `rule` is as in `open_kind`."""
     return open_kind(name.partition("@")[0], rule)
 
 
 def kind_id(name: str) -> str:
-    """Returns a kind's name in a report: for a kind from outside, its path and source digest."""
+    """Returns a kind's name for reports. A plugin's name is its path with a digest of its source."""
     if not is_path(name):
         return name
     return f"{name}@{plugins.load(name, 'a kind of data')[1].source[:8]}"
@@ -272,8 +272,8 @@ class Crag:
 
 
 def said_of_paper(answer: str, evidence: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Converts an answer about a paper, with its evidence, to the form of QASPER's evaluator. An abstention
-    becomes "Unanswerable" without evidence.
+    """Converts an answer about a paper, with its evidence, to the form of QASPER's evaluator. An answer that
+    abstains or says "Unanswerable" becomes "Unanswerable" without evidence.
 
     >>> said_of_paper("I don't know", ["a"]), said_of_paper("Yes", ["a"])
     (('Unanswerable', ()), ('Yes', ['a']))
@@ -285,8 +285,8 @@ def said_of_paper(answer: str, evidence: Sequence[str]) -> tuple[str, Sequence[s
 @dataclass(frozen=True, slots=True)
 class Qasper:
     """Questions that annotators answered from a paper. An abstention counts as "Unanswerable" without
-    evidence. Paragraphs are compared with white space folded, figures and tables by their captions. A gold
-    without annotators is not scored. The questions of one paper form a group of dependent questions."""
+    evidence. Paragraphs are compared with white space folded; figures and tables are compared by captions. A
+    gold without annotators is not scored. The questions of one paper form a group of dependent questions."""
 
     golds: ClassVar[GoldForm] = "annotators"
     group: ClassVar[str] = PAPER
@@ -319,7 +319,7 @@ class Qasper:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Queries whose documents have grades, relevant from 1 on. Answers are not scored."""
+    """Queries whose documents have relevance grades, relevant from 1 on. Answers are not scored."""
 
     golds: ClassVar[GoldForm] = "grades"
     measures: ClassVar[tuple[Measure, ...]] = (

@@ -1,14 +1,13 @@
-"""Measures of answers as texts: SQuAD's of words, and QASPER's of answers and evidence.
+"""Measures of answers as texts: SQuAD's for words, and QASPER's for answers and their evidence.
 
-Texts are compared as SQuAD's evaluator normalizes them (Rajpurkar et al. 2016); QASPER and Natural Questions
-do the same. The evaluator lowers case, removes ASCII punctuation and `a`, `an`, `the`, and squeezes white
-space. Unlike there, a Markdown link counts as its text; otherwise it would become one word with its address.
-If there are several truths, the best counts.
+Texts are normalized before they are compared, as in SQuAD's evaluator (Rajpurkar et al. 2016); QASPER and
+Natural Questions do the same. Normalizing lowers case, removes ASCII punctuation and `a`, `an`, `the`, and
+squeezes white space. One thing differs from SQuAD: a Markdown link counts as its text, because text and
+address would otherwise become one word. If there are several truths, the best counts.
 
-QASPER's answer F1 is that of the best annotator; the question counts under the kind of that annotator's
-answer. Evidence F1 compares paragraphs as whole strings. Apart from links, both equal QASPER's evaluator.
-Files are QASPER's JSON of papers, and predictions as JSON lines of `question_id, predicted_answer,
-predicted_evidence`.
+QASPER's answer F1 is the highest F1 against an annotator's answer, and counts for the kind of that answer.
+Evidence F1 compares paragraphs as whole strings. Apart from links, both equal QASPER's evaluator. Golds are
+QASPER's JSON of papers; predictions are JSON lines of `question_id, predicted_answer, predicted_evidence`.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ KINDS: Final[tuple[AnswerKind, ...]] = get_args(AnswerKind)
 
 
 def answer_f1(answer: str, annotators: Sequence[AnnotatorAnswer]) -> tuple[float, AnswerKind]:
-    """Computes the F1 against the best annotator, the first of equals. Also returns that answer's kind.
+    """Computes the highest F1 against an annotator's answer. Also returns the kind of that answer.
 
     >>> said = (AnnotatorAnswer("Yes", "boolean"), AnnotatorAnswer("it does", "abstractive"))
     >>> answer_f1("Yes, because x", said)
@@ -100,7 +99,7 @@ def answer_f1(answer: str, annotators: Sequence[AnnotatorAnswer]) -> tuple[float
 
 
 def evidence_f1(predicted: Sequence[str], annotators: Sequence[AnnotatorAnswer]) -> float:
-    """Computes the best F1 of the predicted paragraphs against an annotator's; 1 if both have none.
+    """Computes the highest F1 of the predicted paragraphs against an annotator's. It is 1 if both have none.
 
     >>> evidence_f1(["a", "b"], [AnnotatorAnswer("", "none", ("b", "c", "d"))])
     0.4
@@ -120,7 +119,7 @@ def without_floats(annotators: Iterable[AnnotatorAnswer]) -> tuple[AnnotatorAnsw
 
 @dataclass(frozen=True, slots=True)
 class QasperScore:
-    """Means as in the published evaluator. A question without a prediction counts as 0, and is in no kind."""
+    """Means as in QASPER's evaluator. A question without a prediction counts 0, but is not in `by_kind`."""
 
     answer_f1: float
     by_kind: Mapping[str, float]  # kind of the best annotator's answer -> answer F1; 0 without questions
@@ -136,7 +135,7 @@ PaperPrediction: TypeAlias = tuple[str, tuple[str, ...]]
 def score(
     golds: Mapping[str, Sequence[AnnotatorAnswer]], predictions: Mapping[str, PaperPrediction]
 ) -> QasperScore:
-    """Scores predictions by question id; ignores unknown ids. `golds`: id -> one or more annotators."""
+    """Scores predictions by question id; ignores unknown ids. `golds` has the annotators of each question."""
     answers, evidence = list[float](), list[float]()
     by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for question in (q for q in golds if q in predictions):
@@ -156,8 +155,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False) -> QasperScore:
-    """Scores a file of predictions against a file of papers. `text_evidence_only`: removes figures and tables
-    from the golds' evidence. Raises DataError for another form, or without a question that has an answer."""
+    """Scores a file of predictions against a file of papers. `text_evidence_only` removes figures and tables
+    from the golds' evidence. Raises DataError for files of another form, and if no question has an answer."""
     from raypipe.readers import qasper  # this imports pyarrow, which no other score needs
     from raypipe.readers.rows import UnusableLine
 
@@ -175,7 +174,7 @@ def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False)
 
 
 def read_predictions(path: Path) -> dict[str, PaperPrediction]:
-    """Reads question id -> prediction. Raises DataError for a malformed line or a repeated question."""
+    """Reads predictions by question id. Raises DataError for a malformed line or a repeated question."""
     found: dict[str, PaperPrediction] = {}
     for line in filled(path):
         record = line.object()

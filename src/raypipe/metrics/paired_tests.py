@@ -1,10 +1,11 @@
-"""Certainty of means over few questions: confidence intervals, and paired tests of two or more runs.
+"""Confidence intervals of means over few questions, and paired tests of two or more runs.
 
 Pure functions on counts and values; none depends on a metric or a file. `score_interval` and `mean_intervals`
-state how often they contain the true value; bench/figures/certainty.py measures this. If paired values are
-whole numbers, the test is exact, up to a limit of work. For equally good runs, the sign of each difference is
-as likely + as - (Fisher's randomization test; Smucker, Allan and Carterette 2007). The distribution of the
-sum over all signs is a convolution of binomials. For a rate this is the exact test of McNemar.
+state how often they contain the true value; bench/figures/certainty.py measures it for comparisons. A paired
+test assumes that two runs are equally good. The difference of each question is then as likely positive as
+negative (Fisher's randomization test; Smucker, Allan and Carterette 2007). If differences are whole numbers,
+the test is exact, up to a limit of work: a convolution of binomials gives the distribution of their sum over
+all signs. For a rate it is McNemar's exact test.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ Floats = npt.NDArray[np.float64]
 def score_interval(correct: int, missing: int, wrong: int) -> Interval:
     """Computes the 95 % interval of a score, (correct - wrong) / all questions, in -1..1.
 
-    It is the central part of a Dirichlet posterior under Jeffreys' prior, stretched to contain the score
-    itself. If ten questions were all missed, a bootstrap would give [0, 0]; this interval stays as wide as
-    ten questions leave it. In simulations it contains the true score in 91-100 % of 150 draws: true shares
-    from even to .98, and 10, 50 or 300 questions. Raises ValueError without questions.
+    The interval is the middle 95 % of a Dirichlet posterior under Jeffreys' prior, widened to contain the
+    score itself. If ten questions were all missed, a bootstrap would give [0, 0]; this interval stays as wide
+    as ten questions leave it. In simulations it contains the true score in 91-100 % of 150 draws. They cover
+    10, 50 and 300 questions, and verdicts from equally frequent to .98 of one verdict. Raises ValueError
+    without questions.
     """
     n = correct + missing + wrong
     if n <= 0:
@@ -43,7 +45,8 @@ def score_interval(correct: int, missing: int, wrong: int) -> Interval:
 
 
 def rate_interval(hits: int, n: int, level: float = 0.95) -> Interval:
-    """Computes Wilson's interval of the rate `hits` / `n` (Wilson 1927; Brown, Cai and DasGupta 2001).
+    """Computes Wilson's interval of the rate `hits` / `n` (Wilson 1927; Brown, Cai and DasGupta 2001). Raises
+    ValueError for an `n` of 0, and for `hits` outside 0..`n`.
 
     >>> low, high = rate_interval(9, 10)
     >>> round(low, 3), round(high, 3)
@@ -60,24 +63,26 @@ def rate_interval(hits: int, n: int, level: float = 0.95) -> Interval:
 def mean_interval(
     values: Sequence[float] | Floats, ends: Interval, groups: Sequence[str] | None = None, level: float = 0.95
 ) -> Interval | None:
-    """Computes the interval of a mean as `mean_intervals` does. None without values or with few groups."""
+    """Computes the interval of a mean by `mean_intervals`. Returns None without values or with few groups."""
     return mean_intervals(values, ends, groups, (level,))[0]
 
 
 def mean_intervals(
     values: Sequence[float] | Floats, ends: Interval, groups: Sequence[str] | None, levels: Sequence[float]
 ) -> list[Interval | None]:
-    """Computes intervals of a mean at several levels, from one set of draws. `values`: one for each question,
-    each between `ends`. All intervals are stretched to contain the mean.
+    """Computes intervals of a mean at several levels, from one set of random draws of the mean. `values` has
+    one value for each question, between the `ends`. `groups` has the group of each question; None: no groups.
+    Every interval is widened to contain the mean. The draws depend on the values:
 
-    - Values that are whole numbers, such as CRAG's differences in -2..2: Dirichlet(1/2) on their counts, if
-      the range has at most nine numbers.
-    - Other values: Dirichlet weights of the questions, with one half question added at either end of the
-      range. The halves keep the interval wide if few values differ. If 1 % differ, it contains the mean in 95
-      to 100 % of runs of 350 to 1,000 questions; without the halves in 83 to 90 %.
-    - Questions in groups (several of one paper, of one page): Dirichlet weights of the groups, with one half
-      group added at either end, stretched to the variance of a mean over few groups. It contains the true
-      mean in 92 to 99 % of runs whose groups are right or wrong as a whole (bench/drills/coverage.py).
+    - Whole numbers with at most nine between the ends, such as CRAG's differences in -2..2: the share of each
+      number is drawn from a Dirichlet posterior, with prior 1/2 for each number.
+    - Other values: questions get random Dirichlet weights, and half a question is added at either end. The
+      halves keep the interval wide if few values differ. If 99 % of the values are equal, it contains the
+      true mean in 95 to 100 % of runs of 350 to 1,000 questions; without the halves in 83 to 90 %.
+    - Values in groups, such as the questions of one paper: groups get the weights, and half a group is added
+      at either end. The draws are then spread, because weights alone vary too little for few groups. The
+      interval contains the true mean in 92 to 99 % of runs whose groups are right or wrong as a whole
+      (bench/drills/coverage.py).
 
     An interval is None without values, or with fewer than FEWEST_GROUPS groups. Raises ValueError for a value
     that is not between the ends.
@@ -117,8 +122,8 @@ def mean_intervals(
 def _weighted_means(
     rng: np.random.Generator, counts: Floats, sums: Floats, sizes: Floats, usual: float, ends: Interval
 ) -> Floats:
-    """Draws (_DRAWS,) means of units under random weights. Each unit has a sum, a size and a count of its
-    occurrences. One half unit of the `usual` size is added at either end."""
+    """Draws the mean of units (values or groups) under random weights; returns (_DRAWS,) means. Each unit has
+    a sum, a size and a count of its occurrences. Half a unit of the `usual` size is added at either end."""
     counts = np.concatenate([counts, [0.5, 0.5]])
     above, below = np.concatenate([sums, usual * np.array(ends)]), np.concatenate([sizes, [usual, usual]])
     weights = (rng.dirichlet(counts, _AT_ONCE) for _ in range(_DRAWS // _AT_ONCE))
@@ -167,8 +172,8 @@ def paired(
     groups: Sequence[str] | None = None,
     seed: int = 0,
 ) -> PairedDifference:
-    """Compares two runs by their values for the same questions, in the same order. `span`: the greatest
-    possible difference of two values, 2 for CRAG's -1, 0, 1 and 1 for a rate. `groups`: group of each
+    """Compares two runs by their values for the same questions, in the same order. `span` is the greatest
+    possible difference of two values: 2 for CRAG's -1, 0, 1, and 1 for a rate. `groups` has the group of each
     question. Raises ValueError without questions, for unequal lengths, and for a difference beyond `span`."""
     a, b = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     if len(a) != len(b) or not len(a) or (groups is not None and len(groups) != len(a)):
@@ -200,12 +205,13 @@ def paired(
 
 
 def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
-    """Computes the two-sided p of a sum of differences, and whether it is exact. If the runs are equally
-    good, each sign is as likely + as -. `units`: difference of each question, or sum of each group.
+    """Computes the two-sided p of a sum of differences, and whether p is exact. The test assumes equally good
+    runs: each difference is as likely positive as negative. `units` are differences, or their sums by group.
 
-    Whole numbers give an exact p if it takes at most _EXACT_MOST products: no seed, milliseconds. Otherwise m
-    = DRAWS sets of signs are drawn. If b of them have a sum at least as far from 0, p is (b + 1) / (m + 1),
-    never 0 (Phipson and Smyth 2010). Very many units get fewer sets, to bound the time (`_draws`).
+    Whole numbers give an exact p without a seed, if it takes at most _EXACT_MOST products, a tenth of a
+    second. Otherwise DRAWS sets of random signs are drawn. If b of m sets have a sum at least as far from 0
+    as that of `units`, p is (b + 1) / (m + 1), never 0 (Phipson and Smyth 2010). Very many units get fewer
+    sets, to bound the time (`_draws`).
 
     >>> sign_flip(np.array([1.0] * 4 + [0.0] * 111))  # 4 of 115 questions gained, none lost
     (0.125, True)
@@ -233,7 +239,7 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
 
 
 def _draws(units: int) -> tuple[int, int]:
-    """Returns the number of steps that draw signs, and the draws per step. A step takes some 20 MB."""
+    """Returns the number of steps that draw sets of signs, and the sets per step. A step takes some 20 MB."""
     step = max(1, min(_AT_ONCE, 3_000 * _AT_ONCE // units))
     return min(DRAWS, _DRAWN_MOST // units) // step or 1, step
 
@@ -251,8 +257,8 @@ def _drawn(sizes: Floats, found: float, seed: int) -> float:
 
 def conclude(found: PairedDifference, margin: float = MARGIN, p: float | None = None) -> Conclusion:
     """Concludes how the second run compares to the first. `better` or `worse` needs p under .05 and a 95 %
-    interval without 0. `same` needs a 90 % interval within `margin` of 0. Anything else is `cannot tell`.
-    `p`: the value corrected for several comparisons; None: that of the pair."""
+    interval without 0. `same` needs a 90 % interval within `margin` of 0. Anything else is `cannot tell`. `p`
+    is a value corrected for several comparisons; if it is None, the p in `found` decides."""
     p = found.p if p is None else p
     if found.interval is None or found.interval_90 is None:
         return "cannot tell"
@@ -269,7 +275,7 @@ def not_worse(found: PairedDifference, margin: float = MARGIN) -> bool:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Returns p values corrected for their number, in the order given (Holm 1979).
+    """Corrects p values for their number by Holm's method (1979). Returns them in the order given.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -284,11 +290,11 @@ def holm(ps: Sequence[float]) -> list[float]:
 def max_t(differences: Sequence[Floats], seed: int = 0) -> list[float]:
     """Computes a two-sided p for the mean of each array, corrected for the number of arrays.
 
-    Arrays are (n,) differences. Uses Westfall and Young's step-down maxT (1993, algorithm 4.1) by sign flips.
-    One coin decides the sign of a question's difference in all arrays. Runs that answer alike err alike: the
-    test uses this, and is then sharper than Holm's bound, which ignores it. A single array gets the p of
-    `sign_flip`, exact if possible. Several arrays get (b + 1) / (m + 1) over m drawn sets of signs, never
-    exact (`_draws`). Raises ValueError without arrays, and for arrays of different lengths.
+    Each array has the differences of one comparison, over the same questions. Uses Westfall and Young's
+    step-down maxT (1993, algorithm 4.1) with random signs. A drawn sign applies to a question's differences
+    in all arrays, because runs that answer alike also err alike. Holm's bound ignores this and gives larger
+    p. A single array gets the p of `sign_flip`, exact if possible. For several arrays, p is (b + 1) / (m + 1)
+    as in `sign_flip`, never exact. Raises ValueError without arrays, and for arrays of different lengths.
 
     >>> apart, noise = np.array([1.0] * 12 + [0.0] * 88), np.array([1.0, -1.0] * 6 + [0.0] * 88)
     >>> [round(p, 2) for p in max_t([apart, noise])]

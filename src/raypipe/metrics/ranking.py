@@ -1,9 +1,8 @@
-"""Ranking measures as trec_eval computes them, and TREC files. Depends only on rankings of document ids by
-query.
+"""Ranking measures as trec_eval computes them, and TREC files. Rankings consist of document ids by query.
 
-A ranking is ordered as in trec_eval: by score, ties by document id descending. trec_eval keeps scores in
-single precision, so scores that are equal in it are a tie. `ranked` does the same: the lines of a written run
-have the order in which it is scored.
+Documents are ordered as in trec_eval: by falling score, and if scores are equal, by falling id. Scores are
+equal if they are equal in single precision, because trec_eval stores them so. `ranked` gives this order;
+`write_run` writes a run in the order in which it is scored.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _ASKED = {"map", "map_cut.20", "ndcg_cut.10", "recip_rank", "recall.5,20,100", "
 
 @dataclass(frozen=True, slots=True)
 class RankingScore:
-    """Ranking measures of a run: means over judged queries; unranked ones count 0 (trec_eval -c)."""
+    """Ranking measures: means over judged queries; a query without a ranking counts 0 (trec_eval -c)."""
 
     means: Mapping[str, float | None]  # measure -> mean; None: no query has judgements
     per_query: Mapping[str, Mapping[str, float]]  # query -> measure -> value; judged queries, sorted by id
@@ -95,7 +94,8 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Reads TREC judgements, `query 0 document relevance` per line, plain or .gz. Raises DataError."""
+    """Reads TREC judgements, `query 0 document relevance` per line, plain or .gz. Raises DataError for a
+    malformed line or a repeated document."""
     qrels: dict[str, dict[str, int]] = {}
     for line in filled(path):
         query, _, document, text = line.fields("query 0 document relevance")
@@ -106,7 +106,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
 
 def write_run(path: Path, run: Run, tag: str) -> None:
-    """Writes a TREC run, queries in their order, ranks from 1. Raises DataError for ids with white space."""
+    """Writes a TREC run: queries in their order, ranks from 1. Raises DataError for ids with white space."""
     with replaced(path) as out:
         for query, scores in run.items():
             for rank, document in enumerate(ranked(scores), 1):
@@ -115,7 +115,7 @@ def write_run(path: Path, run: Run, tag: str) -> None:
 
 
 def trec_word(text: str) -> str:
-    """Returns an id if a TREC run can hold it. Raises DataError if it is empty or has white space."""
+    """Returns `text` if it can be an id in a TREC run. Raises DataError if it is empty or has white space."""
     if text.split() != [text]:
         raise DataError(f"expected an id without white space (a TREC run has no other kind), found {text!r}")
     return text

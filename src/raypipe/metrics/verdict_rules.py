@@ -1,22 +1,22 @@
-"""Scoring rules that give each answer a verdict: CRAG's two, and one that needs no judge. Pure functions;
-they read judge replies and call no judge.
+"""Scoring rules, which give each answer a verdict: right, wrong, missing or unscored. Pure functions; they
+read the replies of a judge and call no judge. A truth is an accepted answer to the question.
 
-- `official`: the evident intent of the published evaluator. A prediction that contains "i don't know" is
-  missing. A prediction is right if it equals a truth, or if both contain "invalid". It is wrong for a truth
-  if only one of them contains "invalid". A judge decides everything else, and replies in JSON with `score` 0
-  or 1.
-- `words`: raypipe's own, for answers in sentences. An answer that contains "i don't know" is missing. An
-  answer is right if it contains the words of a truth, one after the other, else wrong. A reply cut at its
-  length is wrong, and so is an answer of over MOST_WORDS words. A truth that is a boolean, or one stop word,
-  is ignored; without another truth the answer is unscored.
-- `accuracy`: the evaluator of the earlier contest versions, by which most published runs were scored. A
-  prediction that contains "i don't know" is missing. It is right if it equals a truth, or if the judge's
-  reply contains "true".
+- `official`: the evident intent of CRAG's published evaluator. A prediction that contains "i don't know" is
+  missing. A prediction is right if it equals a truth, or if it and a truth contain "invalid". It is wrong if
+  it contains "invalid" and no truth does, or if all truths contain "invalid" and it does not. A judge decides
+  everything else, and replies in JSON with `score` 0 or 1.
+- `words`: raypipe's own rule for answers in sentences, without a judge. An answer that contains "i don't
+  know" is missing. An answer is right if it contains the words of a truth, one after the other, else wrong.
+  It is also wrong if it has over MOST_WORDS words, or if its reply was cut at the length limit. A truth that
+  is a boolean or one stop word is ignored; if no other truth is left, the answer is unscored.
+- `accuracy`: the evaluator of earlier CRAG contests, by which most published runs were scored. A prediction
+  that contains "i don't know" is missing. It is right if it equals a truth, or if the judge's reply contains
+  "true".
 
-By `official` and `accuracy`, texts are compared stripped and in lower case, and not normalized further:
-"yes." is not "yes". A prediction has one judge reply, however many truths it has: the judge decides whether
-the prediction meets any of them. The reply counts if the rule leaves at least one truth open. A prediction
-that needs a judge and has no reply is `unscored`: it is counted, but is in no share.
+`official` and `accuracy` compare texts in lower case, without white space at the ends, but with punctuation:
+"yes." is not "yes". A prediction has one judge reply, which says whether it meets any of its truths. The
+reply counts only if the rule leaves a truth open. A prediction that needs a judge and has no reply is
+`unscored`: it counts in the total, but not in shares such as the accuracy.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class Marks(RuleScore):
 
 
 def judge(row: Prediction, rule: Rule) -> Verdict:
-    """Decides the verdict on one prediction. A person's verdict outranks the rule, except on an abstention or
-    a failed question. Raises ValueError for a row without truths."""
+    """Gives the verdict on one prediction. A person's verdict outranks the rule, except if the prediction
+    abstains or the question failed. Raises ValueError for a row without truths."""
     if not row.truths:
         raise ValueError(f"question {row.question!r} has no truth to score against")
     outcome, reason = _outcome(row, rule)
@@ -198,7 +198,7 @@ _BOOLEANS = frozenset({"yes", "no", "true", "false"})
 
 
 def _by_words(row: Prediction) -> tuple[VerdictOutcome, Reason]:
-    """Decides the verdict of rule words on an answer that does not abstain."""
+    """Gives the verdict by rule `words` on an answer that does not abstain."""
     words = [normalized(t) for t in row.truths]
     truths = [t for t, w in zip(row.truths, words, strict=True) if w and w not in STOP_WORDS | _BOOLEANS]
     if not truths:
@@ -221,8 +221,8 @@ def _from_outside(rule: Rule) -> tuple[Callable[[Prediction], VerdictOutcome], P
 
 
 def rule_id(rule: Rule) -> str:
-    """Returns a rule's name in reports. A rule from outside is named by its path and source digest. Raises
-    ConfError for an unknown rule."""
+    """Returns a rule's name in reports. The name of a plugin's rule is its path with a digest of its source.
+    Raises ConfError for an unknown rule."""
     if is_path(rule):
         return f"{rule}@{_from_outside(rule)[1].source[:8]}"
     if rule not in RULES:
@@ -231,7 +231,7 @@ def rule_id(rule: Rule) -> str:
 
 
 def open_truths(row: Prediction, rule: Rule) -> tuple[str, ...]:
-    """Returns the truths that a rule leaves to a judge, in order; () also if the question failed."""
+    """Returns the truths that a rule leaves to a judge, in order; () if none, or if the question failed."""
     if _outcome(replace(row, judge_response=None), rule) != ("unscored", "no_judge_reply"):
         return ()
     return tuple(t for t in row.truths if rule == "accuracy" or "invalid" not in t.lower())
@@ -272,8 +272,8 @@ def bounds(score: CragScore) -> tuple[float, float] | None:
 def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
     """Scores two constant answers to every question, "i don't know" and "invalid question", as a floor.
 
-    No judge rates a constant. If the rule does not accept "invalid question" by itself, it is wrong; by rule
-    words it is unscored if no truth has words.
+    No judge rates these answers. "invalid question" is wrong unless the rule accepts it without a judge. By
+    rule `words`, it is unscored if no truth has words to look for.
     """
     return {
         answer: score((replace(r, prediction=answer, judge_response="", person=None) for r in rows), rule)
@@ -282,13 +282,13 @@ def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
 
 
 def interval(score: CragScore) -> Interval | None:
-    """Computes the 95 % interval of the score over all such questions; None without a score."""
+    """Computes the 95 % interval of the score, as questions are a sample. Returns None without a score."""
     counts = score.n_correct, score.n_miss, score.n_hallucination
     return None if score.score is None else score_interval(*counts)
 
 
 def rate_intervals(score: CragScore) -> dict[str, Interval]:
-    """Computes 95 % intervals of the shares of right, wrong and missing answers. {}: nothing was scored.
+    """Computes 95 % intervals of the shares of right, wrong and missing answers. {} if nothing was scored.
 
     >>> low, high = rate_intervals(total([Verdict("a", "exact", "equal")] * 10))["accuracy"]
     >>> round(low, 2), round(high, 2)
@@ -301,7 +301,8 @@ def rate_intervals(score: CragScore) -> dict[str, Interval]:
 
 
 def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
-    """Scores each value of each label: labels in the order met, values by size (largest first), then name."""
+    """Scores the predictions of each value of each label. Labels are in the order met; of a label's values,
+    the one with most predictions comes first, and equal ones are ordered by name."""
     members = by_size(zip((r.labels for r in rows), verdicts, strict=True))
     return tuple(Slice(*key, part, interval(part)) for key, of in members for part in [total(of)])
 
@@ -322,11 +323,11 @@ NO_MARKS = Marks("", total([]), None, None, {}, ())
 def pair(
     questions: Iterable[Question], golds: Mapping[str, Gold], judged: Mapping[str, str]
 ) -> tuple[list[Prediction], list[str]]:
-    """Joins answered questions with their truths and judge replies, both by question id.
+    """Joins answered questions with their truths in `golds` and judge replies in `judged`, by question id.
 
-    Returns the predictions in order, and the ids of the questions without a truth, which cannot be scored. A
-    question that ended in a fault, or only ranked passages, has no prediction: it is unscored, neither wrong
-    nor missing.
+    Returns the predictions in order, and the ids of the questions without a truth, which cannot be scored. If
+    a question ended in a fault, or only ranked passages, its prediction is None: it is unscored, neither
+    wrong nor missing.
     """
     rows, without = list[Prediction](), list[str]()
     for q in questions:

@@ -1,10 +1,10 @@
-"""A generator behind OpenAI's batch API: files of chats, answered within a day at half the price.
+"""A generator that uses OpenAI's batch API: files of chats, answered within a day at half the price.
 
-Chats that arrive together make a file, or several if it would be too large. The id of a line is made from
-the memo key (the key in the cache) of its chat, and the server keeps the file. After a kill the next process
-finds its batches in the server's list. So no state is stored on this machine, and each chat is paid once. If
-a batch ends without the reply to a chat, the chat is sent on its own. LiteLLM speaks the same protocol over
-vLLM.
+Chats that arrive together are sent as one file, or as several if it would be too large. The id of a line is
+made from the memo key (the key in the cache) of its chat, and the server keeps the file. After a kill the
+next process finds its batches in the server's list. So no state is stored on this machine, and each chat is
+paid once. If a batch ends without the reply to a chat, the chat is sent in its own request. LiteLLM speaks
+the same protocol in front of vLLM.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class BatchClient:
         await self._chats.close()
 
     async def _gather(self) -> None:
-        """Sends the waiting chats as files once no further chat arrives. If a chat is in one of the server's
-        batches already, awaits that batch."""
+        """Waits until no further chat arrives, then sends the waiting chats as files. If one of the server's
+        batches has a chat already, awaits that batch instead."""
         count = -1
         while count != len(self._waiting):
             count = len(self._waiting)
@@ -195,8 +195,8 @@ class BatchClient:
         return batch
 
     async def _own_batches(self) -> list[Mapping[str, Any]]:
-        """Lists the server's batches of this model or of none, younger than `KNOWN_S` and not failed. Raises
-        Unavailable if the server does not answer."""
+        """Lists the server's batches that name this model or no model. Leaves out failed batches, and batches
+        older than `KNOWN_S`. Raises Unavailable if the server does not answer."""
         found: list[Mapping[str, Any]] = []
         mine, after, more = own_identity(self._model), "", True
         while more:
@@ -218,7 +218,7 @@ class BatchClient:
         return self._keys_of[id]
 
     async def _lines_of(self, file: str) -> list[Any]:
-        """Returns the lines of a file; [] if the server refuses it, for example a deleted file. Raises
+        """Returns the lines of a file on the server; [] if the server refuses, as for a deleted file. Raises
         Unavailable if the server does not answer."""
         lines = await self._send("GET", f"files/{file}/content", list, lines=True)
         if isinstance(lines, Trouble) and lines.again:
@@ -226,7 +226,7 @@ class BatchClient:
         return [] if isinstance(lines, Trouble) else [line for line in lines if isinstance(line, dict)]
 
     async def _fetch(self, method: str, path: str, read: Callable[[Any], Any], **content: Any) -> Any:
-        """Sends a request. Raises Unavailable if it fails."""
+        """Sends a request. Raises Unavailable if the request fails."""
         got = await self._send(method, path, read, **content)
         if isinstance(got, Trouble):
             raise Unavailable(f"{got.detail}{_LATER}")
@@ -237,7 +237,7 @@ _LATER = ". Batches that have begun go on without this process; the same command
 
 
 def _batch(tree: Any) -> Mapping[str, Any]:
-    """Returns a batch after a check of its fields. Raises KeyError if one is missing."""
+    """Returns the server's record of a batch. Raises KeyError if its id, status or input file is missing."""
     return {**tree, "id": tree["id"], "status": tree["status"], "input_file_id": tree["input_file_id"]}
 
 
@@ -257,8 +257,9 @@ def _is_old(batch: Mapping[str, Any]) -> bool:
 def watched(
     endpoints: Sequence[EndpointAddress], say: Callable[[str], None], every_s: float = 10.0
 ) -> Iterator[None]:
-    """Looks at the latest 100 batches of each endpoint every `every_s` seconds in a block. Reports changes
-    of raypipe's batches to `say`, also if another process awaits them; skips batches that ended before."""
+    """Reports the progress of batches to `say` while a with block runs. Every `every_s` seconds, looks at the
+    latest 100 batches of each endpoint. Reports each change of a raypipe batch, also if another process
+    awaits the batch. Skips batches that had ended before the block."""
     ended, last = threading.Event(), dict[str, str]()
 
     async def look(at: EndpointAddress, first: bool) -> None:

@@ -6,8 +6,8 @@ work for sentences, and a fortieth for passages of 700 characters.
 
 The module reads config.json, safetensors and tokenizer.json itself: the imports of transformers' model
 classes take longer than to embed a hundred passages, and the import of its tokenizers takes five seconds.
-Transformers uses the vocabulary and a few settings of tokenizer.json, and ignores the rest. So
-`read_word_pieces` accepts only a file whose rest is that of a standard BERT.
+Transformers uses the vocabulary and a few settings of tokenizer.json, and ignores its other settings. So
+`read_word_pieces` accepts a file only if these other settings are those of a standard BERT.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def read_config(folder: Path) -> BertConfig | None:
 
 
 def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Reads the tensors of a folder by their names in `Bert`; prefixes and older names are converted."""
+    """Reads the tensors of a folder. Their names become those in `Bert`, without prefixes and old endings."""
     found: dict[str, torch.Tensor] = {}
     for file in matching(folder, (WEIGHTS,)):
         with safe_open(file, framework="pt") as tensors:
@@ -147,7 +147,8 @@ class Bert(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
     def forward(
         self, ids: torch.Tensor, types: torch.Tensor, places: torch.Tensor, alike: Alike
     ) -> torch.Tensor:
-        """Computes the hidden states of one row of tokens: (tokens,) each -> (tokens, hidden)."""
+        """Computes the hidden states (tokens, hidden) of one row of tokens. `ids`, `types` and `places` are
+        (tokens,). `alike` tells which tokens belong to one text."""
         word, place, kind = self._tables
         x = self._norm(word[ids] + kind[types] + place[places])
         for layer in self._layers:
@@ -157,9 +158,10 @@ class Bert(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
     def hidden_states(
         self, ids: Sequence[Tokens], types: Sequence[Tokens | int] | None
     ) -> Iterator[torch.Tensor]:
-        """Yields the last hidden states of texts that are sorted by length: (texts, tokens, dim) per length.
+        """Yields the last hidden states of texts that are sorted by length, (texts, tokens, dim) per length.
 
-        `ids`: token ids of each text. `types`: each text's token types, or its one type; None: type 0."""
+        `ids` has the token ids of each text. `types` has the token types of each text, or one type for all
+        tokens of the text. If `types` is None, every type is 0."""
         lengths = list(map(len, ids))
         alike = [(n, len(list(some))) for n, some in groupby(lengths)]
         first = self.config.first_place

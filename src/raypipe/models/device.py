@@ -1,7 +1,7 @@
 """Device of a process: its loaded networks, matrix products, and the classification of its errors.
 
-A library's error means a failed device, too little memory, or an input that it cannot process. Torch mostly
-says so in the text of a RuntimeError, which only this module reads. An unrecognised error is raised
+A library's error means a failed device, too little memory, or an input that it cannot process. Mostly the
+text of torch's RuntimeError tells which, and only this module reads it. An unrecognised error is raised
 unchanged, since the input may be its cause. Torch, which takes three seconds, is imported only by products.
 """
 
@@ -36,7 +36,7 @@ _DEVICE = re.compile(
 
 @contextmanager
 def computing(model: str, device: str) -> Iterator[None]:
-    """Raises OutOfMemory or WorkerBroken for errors of the device in a block in which a model computes. Other
+    """Turns device errors in a with block, in which a model computes, into OutOfMemory or WorkerBroken. Other
     errors pass unchanged."""
     try:
         yield
@@ -54,7 +54,7 @@ def computing(model: str, device: str) -> Iterator[None]:
 
 @contextmanager
 def loading(model: str, device: str) -> Iterator[None]:
-    """Raises WorkerBroken for errors of a block that loads a model; a RaypipeError passes unchanged."""
+    """Turns errors in a with block that loads a model into WorkerBroken. A RaypipeError passes unchanged."""
     try:
         yield
     except RaypipeError:
@@ -69,13 +69,13 @@ Key: TypeAlias = tuple[str, str, bool]
 
 
 class SharedEncoders:
-    """Loaded networks, each kept while a model of this process uses it."""
+    """Loaded networks, which models of equal weights share. A network is kept while a model uses it."""
 
     def __init__(self) -> None:
         self._loaded: WeakValueDictionary[Key, Any] = WeakValueDictionary()
 
     def encoder(self, model: Model, load: Callable[[], T]) -> T:
-        """Returns the network of a model's weights and dtype, from `load` if none is loaded yet."""
+        """Returns the network of a model's weights and dtype. Calls `load` if it is not loaded yet."""
         # The weights of a MaxSim are those of its folder, followed by its formula.
         key = model.weights.partition("+maxsim@")[0], model.dtype, model.pooling == "last"
         network: T | None = self._loaded.get(key)
@@ -97,8 +97,8 @@ def product_on(device: str) -> Product:
 
 
 def torch_product(device: str) -> Product:
-    """Returns the matrix product on a torch device, which raises OutOfMemory and WorkerBroken. It copies
-    blocks to the device and scores back: 25 and 17 MB for 16,384 vectors of 384 numbers and 256 questions."""
+    """Returns the matrix product on a torch device; it raises OutOfMemory and WorkerBroken. It copies blocks
+    to the device, and scores from it: 25 and 17 MB for 16,384 vectors of 384 numbers and 256 questions."""
     import torch
 
     matmul = torch.backends.cuda.matmul

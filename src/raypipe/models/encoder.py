@@ -1,10 +1,10 @@
-"""Networks of the backend `transformers`: texts are sorted by length and batched by a token budget.
+"""Networks of the backend `transformers`: texts are sorted by length, and batches are limited in tokens.
 
 Three kinds of network are supported: an encoder whose token vectors are pooled, a decoder whose last token's
 vector is used, and an encoder with one logit per pair. Results equal FlagEmbedding's within 1e-5 in float32.
-This code pads less, and tokenizes a pair once; FlagEmbedding decodes and tokenizes it again. On a CPU
-`models.bert` runs the first kind if it supports the model; transformers' model classes, which take 4 seconds,
-are not imported then.
+This code pads less than FlagEmbedding and tokenizes a pair once. (FlagEmbedding tokenizes a pair, decodes it
+and tokenizes it again.) On a CPU `models.bert` runs the first kind, if it supports the model. Then
+transformers' model classes are not imported, which saves 4 seconds.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def torch_dtype(model: Model) -> torch.dtype:
 
 
 def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Groups indices of similar length, with at most `budget` padded tokens a group, or one longer text. A
-    group of more than `BUSY_TOKENS` has at most the share `PADDING` of padding.
+    """Groups the indices of texts of similar length. A group has at most `budget` tokens with its padding, or
+    is one longer text. If it has more than `BUSY_TOKENS`, at most the share `PADDING` of them is padding.
 
     >>> by_length([5, 1, 4, 1], budget=8)
     [[1, 3], [2], [0]]
@@ -104,8 +104,8 @@ def check_weights(model: Model, net: Any) -> None:
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
     """Checks a loaded model against its entry, except dim, which `folder.require` checks. Raises ConfError if
-    the network states no number of positions or fewer than max_tokens. Raises as `require_one_output` for a
-    reranker, and as `require_pooled_mark` for an embedder, whose tokenizer it may extend."""
+    the network does not state its number of positions, or has fewer than max_tokens. Raises as
+    `require_one_output` for a reranker, and as `require_pooled_mark`, which may extend the tokenizer."""
     require_pooled_mark(model, tokenizer.backend_tokenizer)
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
@@ -252,7 +252,8 @@ def no_bars() -> None:
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
     """Pools token vectors, (rows, tokens, dim) -> (rows, dim). The mask is 0 for padding, left or right.
 
-    cls: the first token's vector, for rows padded on the right; last: the last token's; else the mean."""
+    With `pooling` cls the result is the first token's vector, for rows padded on the right; with last, the
+    last token's vector; otherwise, the mean of the token vectors."""
     if pooling == "cls":
         return hidden[:, 0]
     if pooling == "last":
@@ -263,10 +264,10 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
 
 def in_rows(blocks: Iterable[Iterable[tuple[Sequence[int], torch.Tensor]]], *width: int) -> np.ndarray:
-    """Collects the results of blocks in input order: (rows, *width) float32. A block yields parts: positions
-    in the block, and their results.
+    """Collects the results of blocks in the order of the input: (rows, *width) float32. Each block yields
+    parts. A part has positions in the block, and a result for each position.
 
-    Results remain on a GPU until the last batch was sent, so that the GPU computes while the next block is
+    Results remain on a GPU until the last batch was sent. So the GPU computes while the next block is
     tokenized and the next batch is filled."""
     rows, parts = list[int](), list[torch.Tensor]()
     for block in blocks:

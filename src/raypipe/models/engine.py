@@ -34,8 +34,8 @@ from raypipe.text.thoughts import DraftText
 
 
 class LoraBatchLock:
-    """A lock for calls of one kind at a time: on a CPU, calls to adapters or calls to the base. A call with a
-    kind of its own (`object()`) runs by itself."""
+    """A lock that only calls of the same kind hold at the same time. On a CPU the kinds are calls to adapters
+    and calls to the base. A call whose kind is a new `object()` runs by itself."""
 
     def __init__(self) -> None:
         self._kind: Hashable = None  # of the calls that run
@@ -58,10 +58,10 @@ class LoraBatchLock:
             self._admit()
 
     def _admit(self) -> None:
-        """Admits waiting calls if no call runs, or if the first waiting call is of the running kind.
+        """Admits waiting calls if no call runs, or if the oldest waiting call is of the running kind.
 
-        The kind that has waited longest is next. All of its calls are admitted, even if calls of other kinds
-        were queued before them, since other kinds have to wait for this round in any case."""
+        All waiting calls of its kind are admitted, even if calls of other kinds were queued before some of
+        them. The other kinds lose nothing, since they have to wait for this round in any case."""
         first = next(iter(self._waiting.values()), None)
         if self._inside and first != self._kind:
             return
@@ -84,8 +84,8 @@ class Engine:
 
     def __init__(self, model: Model, limits: EngineLimits, exit_when_dead: bool = False) -> None:
         """Starts vLLM in 20 to 110 s. Raises ModelMissing for missing files of the model, and ConfError for
-        wrong files or a setup that vLLM refuses. `exit_when_dead`: a dead engine ends this process instead of
-        raising EngineDied, so that a supervisor restarts it."""
+        wrong files or a setup that vLLM refuses. If `exit_when_dead` is true, a dead engine ends this
+        process, so that a supervisor restarts it; otherwise calls raise EngineDied."""
         generator_files.check(model)
         self.model, self.limits = model, limits
         self._exit = exit_when_dead
@@ -286,8 +286,8 @@ class OwnEngine:
         started: Callable[[float], None],
         sink: Callable[[str], None] | None,
     ) -> None:
-        """Keeps the settings. `started` gets the seconds of each start. `sink` gets the pieces of a reply,
-        without thoughts, in a call with one chat."""
+        """Keeps the settings. `started` is called with the seconds of each start. In a call with one chat,
+        `sink` gets the pieces of the reply, without thoughts."""
         self._model, self._limits, self._starting = model, limits, asyncio.Lock()
         self._report_start, self._sink = started, sink
         self._engine: Engine | None = None  # None: not running

@@ -1,13 +1,14 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-A job's first engines are permanent: `reserved` gets their resources, all or none, and Ray restarts a dead one
-after a longer pause each time (`pause_s`). Only the chats in flight are sent again. A chat that kills its
-engine costs only its own row, and at most three attempts. `Client.generate` is an `llm.Generator` in any
-process of the job. This module depends on Ray; the engine does not.
+The first engines of a job are permanent. `reserved` gets the resources of all these engines or of none. Ray
+restarts a dead engine after a pause, which grows with each restart (`pause_s`). Only the chats in flight are
+sent again. A chat that kills its engine is tried at most three times and costs only its own row. In any
+process of the job, `Client.generate` is an `llm.Generator`. This module depends on Ray; the engine does not.
 
-Further engines join and leave while a job runs (`held`, `JoiningEngines`). The driver announces such an
-engine in the cluster once its model is loaded, with a token that names this start. Callers look for
-announcements at most every `LOOK_S`. If the engine leaves, `generators.routed` sends its chats to others.
+Further engines join and leave while a job runs (`held`, `JoiningEngines`). The driver (the process that plans
+the job) announces such an engine in the cluster once its model is loaded. The announcement has a token, which
+differs for each start of the engine. Callers look for announcements at most every `LOOK_S` seconds. If the
+engine leaves, `generators.routed` sends its chats to other engines.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ Make: TypeAlias = Callable[[], EngineProtocol]
 
 
 def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
-    """Returns the seconds to wait before an engine is made again, by its start times, `now` included.
+    """Returns the seconds to wait before an engine is started again. `starts` are the times of the engine's
+    starts, including `now`. The pause doubles with each restart in ten minutes.
 
     >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
     ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
@@ -67,13 +69,13 @@ def suspect(name: str, call: str) -> None:
 
 
 def suspected(name: str) -> str:
-    """Returns the id of the last call that ran alone in an engine; "" for none."""
+    """Returns the id of the last call that had an engine to itself; "" if there was none."""
     return (_internal_kv_get(f"raypipe-suspect-{name}") or b"").decode()
 
 
 class EngineActor:
     def __init__(self, make: Make, name: str, longest_pause_s: float) -> None:
-        """Makes no engine: Ray would report an error of the constructor as the actor's death."""
+        """Keeps the settings. Makes no engine, since Ray would report an error here as the actor's death."""
         self._make, self._name, self._longest_pause_s = make, name, longest_pause_s
         self._engine: EngineProtocol | None = None
         self._making = asyncio.Lock()
@@ -105,8 +107,8 @@ class EngineActor:
     async def generate(
         self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: str = ""
     ) -> Replies:
-        """Replies to chats; computes equal requests in flight once. `alone`: id of a call that must run
-        without other chats in the engine; "": it may share the engine."""
+        """Replies to chats. Computes equal requests in flight once. `alone` is the id of a call that must run
+        without other chats in the engine; a call with "" may share the engine."""
         engine = await self._open()
         if alone:
             return await engine.generate(chats, sampling, adapter, lambda: suspect(self._name, alone))
@@ -152,10 +154,11 @@ def start_actor(
     longest_pause_s: float = LONGEST_PAUSE_S,
     permanent: bool = True,
 ) -> Client:
-    """Starts the named engine unless it runs, without waiting; returns its client.
+    """Starts the named engine unless it runs. Returns its client without waiting for the start.
 
-    `group`: the reserved bundle to run in; None: any place. `longest_pause_s`: most seconds before a restart.
-    An engine that is not `permanent` may leave, and is not restarted if it dies."""
+    `make` makes the engine in the actor, and `place` names the CPUs and GPUs that the engine needs. `group`
+    is the reserved bundle to run in; None means any place. `longest_pause_s` limits the pause before a
+    restart. An engine that is not `permanent` may leave, and is not restarted if it dies."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
@@ -231,8 +234,9 @@ class Client:
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 
     async def _alone(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
-        """Sends a chat a third and last time, without other chats in the engine. If the engine dies during
-        this attempt, the chat gets a final fault. If the engine dies before it, the attempt is repeated."""
+        """Sends a chat a third and last time, without other chats in the engine. If the engine dies while it
+        computes this chat, the chat gets a final fault. If the engine dies before that, the chat is sent
+        again. If Ray has given up restarting the engine, the chat gets a transient fault."""
         once = self._handle.generate.options(max_task_retries=0)
         while True:
             try:
@@ -261,17 +265,17 @@ class Client:
 
 
 def held(place: Needs, name: str) -> PlacementGroup | None:
-    """Requests the resources of one engine, without waiting; returns None if the engine needs none.
-    `name`: beginning of the placement group's name in Ray's state."""
+    """Requests the resources of one engine, without waiting. Returns their placement group, or None if the
+    engine needs no resources. The group's name in Ray's state begins with `name`."""
     bundle = _bundle(place)
     return _group([bundle], name) if bundle else None
 
 
 @contextmanager
 def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> Iterator[list[Group | None]]:
-    """Reserves the resources of all engines, all or none, until the block ends. Two jobs thus never hold half
-    of their needs each. Yields a group per engine; None for an engine that needs no resources. Raises
-    ClusterTooSmall if the cluster does not grant the resources within `wait_s` seconds."""
+    """Reserves the resources of all engines, or of none, until the with block ends. So two jobs cannot block
+    each other, each with half of its engines. Yields a group per engine, and None for an engine that needs no
+    resources. Raises ClusterTooSmall if the cluster does not grant the resources within `wait_s` seconds."""
     bundles = list(map(_bundle, places))
     taken = [b for b in bundles if b]
     if not taken:
@@ -318,7 +322,7 @@ class JoiningEngines:
     """Engines that join and leave during a job, as one process sees them."""
 
     def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        """`names`: the engines that may join; a number below is an index of this list."""
+        """Keeps `names`, the engines that may join. The methods number the engines by this list."""
         self._names, self._clock = names, clock
         self._looked = float("-inf")
         self._up: dict[int, str] = {}  # number -> token of the engine's start

@@ -1,10 +1,10 @@
 """Models without weights, for tests and large trial runs.
 
 The embedder hashes a bag of words, the reranker compares two sets of words, the tokenizer splits at white
-space. Their numbers are the same in every process. A change of them needs a higher version in
-`catalog.FORMULA`.
-The generator builds a reply from the words of its chat. It obeys constraints, max_tokens and stop texts,
-returns faults for prompts that are too long, and counts tokens and cached tokens as an engine would.
+space. Their numbers are the same in every process. A changed formula needs a higher version in
+`catalog.FORMULA`, because this version is the identity of the model. The generator builds a reply from the
+words of its chat. It obeys constraints, max_tokens and stop texts, returns faults for prompts that are too
+long, and counts tokens and cached tokens as an engine would.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class HashEmbedder:
 
 
 class OverlapReranker:
-    """A reranker: common distinct words over the geometric mean of both counts, 0 to 1."""
+    """A reranker that counts common words. The score is the number of distinct words in both texts, divided
+    by the geometric mean of the numbers of distinct words in each text: 0 to 1."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         sets = {text: frozenset(_words(text)) for pair in pairs for text in pair}
@@ -78,7 +79,7 @@ class OverlapReranker:
 
 
 def whitespace(text: str) -> list[Span]:
-    """Returns the span of each run of characters between white space."""
+    """Returns the span (start, end) of each word. White space separates words."""
     return [m.span() for m in re.finditer(r"\S+", text)]
 
 
@@ -100,11 +101,13 @@ class ScriptedCall:
 
 
 def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
-    """Replies with the line of the chat that shares most words with the last line.
+    """Replies with the line of the chat that shares most words with the chat's last line.
 
-    The reply to a choice is the option that shares most words with the chat; to a JSON schema, the first
-    value that it allows; to a grammar, an allowed line just below the line most similar to the question.
-    Raises ConfError for other constraints, and if no line is allowed."""
+    With an adapter, its name precedes the line. A constraint changes the reply. For a choice, the reply is
+    the option that shares most words with the chat. For a JSON schema, it is the first value that the schema
+    allows. For a grammar, the two lines below each line of the chat are tried, the most similar to the
+    question first, and the first allowed line is the reply. Raises ConfError for other constraints, and if no
+    line is allowed."""
     *before, last = [line for m in chat for line in m.content.splitlines() if line.strip()] or [""]
     asked = _bag(last)
     constraint = sampling.constraint
@@ -127,7 +130,7 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
 
 
 class Scripted:
-    """A generator that replies by a script; `asked` lists the chats in the order of the calls."""
+    """A generator whose replies come from the function `script`; `asked` lists the calls in order."""
 
     def __init__(
         self, script: Script = echo, adapters: Sequence[str] = (), max_model_len: int = 4096
@@ -137,7 +140,7 @@ class Scripted:
         self.asked: list[ScriptedCall] = []
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """Replies to chats. Raises ConfError for an unknown adapter, ValueError for a broken constraint."""
+        """Replies to chats. Raises ConfError for an unknown adapter, ValueError if a constraint is broken."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise ConfError(f"scripted: no adapter named {adapter!r}; it has {known}")
@@ -172,7 +175,8 @@ class Scripted:
         )
 
     def _cached(self, tokens: list[str], adapter: str | None, block: int = 16) -> int:
-        """Counts the tokens of leading blocks that an earlier prompt began with, as a prefix cache does."""
+        """Counts the prompt tokens that a prefix cache would hold: the leading blocks of `block` tokens that
+        an earlier prompt for this adapter had, too."""
         cached = 0
         for end in range(block, len(tokens), block):
             key = (adapter, "".join(tokens[:end]))

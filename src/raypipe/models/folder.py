@@ -1,8 +1,8 @@
-"""A model's folder: its place, the identity of its contents, and the files that may be read.
+"""A model's folder: its place, the files that may be read, and the identity of their contents.
 
 A library loads a model through `opened`: a folder of links to the files in `READ` and to the modules of a
-sentence-transformers model. So it cannot reach pickled weights or remote code. A local folder's identity
-covers the files that the kind of model reads (`files_read`). This module needs no torch.
+sentence-transformers model. So the library cannot reach pickled weights or remote code. A local folder's
+identity covers the files that the kind of model reads (`files_read`). This module needs no torch.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def is_read(name: str, kind: str) -> bool:
 
 
 def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
-    """Returns a folder's files that are read for a kind of model, sorted by path; for a loader of
-    sentence-transformers with the files of the model's modules."""
+    """Returns the files of a folder that a kind of model reads, sorted by path. A loader of
+    sentence-transformers also reads the files of the model's modules."""
     found = matching(folder, _read(kind))
     if loader in SENTENCE_LOADERS:
         found += matching(folder, SENTENCE)
@@ -77,8 +77,8 @@ def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
 
 
 def modules(folder: Path) -> list[str]:
-    """Returns the folders of a sentence-transformers model's modules, "" for the model's own; [] without
-    modules.json. Raises ConfError for a module with own code or outside the folder."""
+    """Returns the folders of a sentence-transformers model's modules; "" is the model's own folder. Returns
+    [] without modules.json. Raises ConfError for a module with its own code, or outside `folder`."""
     path = folder / "modules.json"
     return module_folders(json_object(path, list), str(folder)) if path.is_file() else []
 
@@ -127,8 +127,8 @@ def snapshot(hub: Path, repo: str, revision: str) -> Path:
 
 
 def download_command(repo: str, revision: str) -> str:
-    """Returns the command that downloads a repository's weights, and its files of the endings (.json, .txt,
-    ...) that some kind of model reads."""
+    """Returns the command that downloads a repository's weights, and its other files with endings (.json,
+    .txt, ...) that some kind of model reads."""
     names = (*GENERATOR, *SENTENCE, *MODULE)
     endings = sorted({f"*{Path(name).suffix}" for name in names if not name.endswith(".safetensors")})
     wanted = " ".join(f"--include '{p}'" for p in (*endings, WEIGHTS, MODULE_WEIGHTS))

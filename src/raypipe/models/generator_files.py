@@ -1,11 +1,11 @@
 """Checks of a vLLM model's files before its engine starts, in addition to `folder.require`.
 
-They require complete weights, a chat template, a max_model_len that fits, and adapters of this very model.
-All run before an engine process exists, so that a mistake fails immediately and names its remedy. vLLM loads
-most broken adapters silently. With a wrong prefix of its tensors' names an adapter has no effect. With an
-adapter that was trained on another base, replies are nonsense. Values that are not finite ruin later replies
-of other adapters and of the base (measured with vLLM 0.32, two runs of two). `marks_of` and `escape_marks`
-keep the marks of a chat template out of message texts, for serving and training.
+The weights must be complete, a chat template must exist, max_model_len must fit, and adapters must belong to
+this very model. All checks run before an engine process exists, so that a mistake fails immediately and names
+its remedy. vLLM loads most broken adapters silently. An adapter whose tensors have names with a wrong prefix
+has no effect. An adapter that was trained on another base makes replies nonsense. An adapter with values that
+are not finite ruins later replies of other adapters and of the base (vLLM 0.32, in both of two runs).
+`marks_of` and `escape_marks` keep a chat template's special tokens out of texts, for serving and training.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def max_rank(config: Mapping[str, Any]) -> int:
 
 
 def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> None:
-    """Checks an adapter. Raises ModelMissing for missing files, and ConfError for an adapter that an engine
-    would refuse, or that spoils replies. `base`, `weights`: folder and identity of the base; "": unknown."""
+    """Checks the adapter in `folder`. Raises ModelMissing for missing files, and ConfError for an adapter
+    that an engine would refuse or that spoils replies. `base` is the folder of the base model. `weights` is
+    the identity of the base; "" means unknown."""
     where = f"adapter {name!r}: {folder}"
     if not folder.is_dir():
         raise ModelMissing(f"{where}: no such folder. Put the adapter there, or correct its path")
@@ -96,7 +97,7 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
 
 
 def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[str, TensorHeader]]:
-    """Returns module -> factors A and B. Raises ConfError for other tensors, and for a missing factor."""
+    """Returns the factors A and B of each module. Raises ConfError for other tensors or a missing factor."""
     pairs: dict[str, dict[str, TensorHeader]] = {}
     for key, tensor in tensors.items():
         if (found := _KEY.fullmatch(key)) is None:
@@ -123,8 +124,8 @@ def _check_modules(
     weights: Mapping[str, TensorHeader],
     base: Path,
 ) -> None:
-    """Raises ConfError if a module of an adapter is not in the base, if its shapes or its rank do not fit, or
-    if `target_modules` of the config names other modules."""
+    """Raises ConfError if an adapter does not fit its base. Each module of the adapter must be in the base,
+    have the right shapes and rank, and be named in `target_modules` of the adapter's config."""
     # Module of the base -> [outputs, inputs] of its matrix; None: packed weights, whose tensor differs.
     modules: dict[str, tuple[int, int] | None] = {}
     for name, tensor in weights.items():
@@ -161,8 +162,8 @@ def _check_modules(
 def _check_targets(
     where: str, config: Mapping[str, Any], found: set[str], modules: Mapping[str, object]
 ) -> None:
-    """Raises ConfError if an adapter has tensors for a module that its config does not target, or none for a
-    targeted one. A config that limits layers or excludes modules may lack some; all-linear allows any."""
+    """Raises ConfError unless an adapter has tensors for exactly the modules that its config targets. If it
+    limits layers or excludes modules, some tensors may be missing. The target all-linear allows any."""
     targets = config["target_modules"]
     if targets == "all-linear":
         return
@@ -193,8 +194,8 @@ def _check_finite(where: str, file: Path, tensors: Mapping[str, TensorHeader]) -
 
 @lru_cache(maxsize=64)
 def _not_finite(path: str, size: int, mtime_ns: int) -> str:
-    """Returns the name of the first tensor with a value that is not finite; "": none. The cache key has
-    `size` and `mtime_ns`, so only a changed file is read again."""
+    """Returns the name of the first tensor with a value that is not finite; "" if there is none. `size` and
+    `mtime_ns` are in the cache key, so that only a changed file is read again."""
     if not size:
         return ""
     data = np.memmap(path, dtype=np.uint8, mode="r")
@@ -258,7 +259,7 @@ def marks_of(tokenizer: Any) -> re.Pattern[str]:
 
 
 def escape_marks(marks: re.Pattern[str], content: str) -> str:
-    """Inserts a space after the first character of each mark, so that no page or question forges a turn.
+    """Inserts a space after the first character of each mark (special token), so that no text forges a turn.
 
     >>> escape_marks(re.compile("<.end.>"), "so <|end|> it")
     'so < |end|> it'

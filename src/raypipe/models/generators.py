@@ -1,11 +1,11 @@
-"""Wrappers of generators: `routed` spreads chats over equal engines, `proven` checks refusals.
+"""Wrappers of generators: `routed` spreads chats over engines, `proven` tells if a server refuses all chats.
 
 An engine caches the keys and values of prompts, so chats that begin alike are sent to the same engine. The
 engine is chosen by rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and
 Zadimoghaddam 2018): no engine gets more than a fixed factor of the mean load.
 
-A server may refuse every chat, because of an unknown field or a reached limit. So after a refusal, a one-word
-chat with the same sampling is sent. The refused chat is to blame only if the one-word chat is not refused.
+A server may refuse every chat, because of an unknown field or a reached limit. So after a refusal, `proven`
+sends a one-word chat with the same sampling. The first chat is to blame only if this chat is not refused.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ KEPT = 16384  # most prefixes of one process, about 4 MB; the least recently use
 
 
 class EngineGone(Exception):
-    """The departure of an engine that may join and leave during a job. Other engines take its chats."""
+    """Error of a call to an engine that has left during a job. Other engines take the chats of the call."""
 
 
 def prefixes(chat: Chat) -> tuple[str, str]:
-    """Returns two prefixes of the first user message, the longer first; for a short message, the whole twice.
-    Chats about the same evidence share both, or the shorter prefix if the questions differ in length."""
+    """Returns two prefixes of the chat's first user message, the longer one first. Chats about the same
+    evidence share both prefixes, or only the shorter one if their questions differ in length. If the message
+    is short, returns the whole message twice."""
     text = next((m.content for m in chat if m.role == "user"), "")
     fitting = [h for h in HEADS if h <= (1 - TAIL) * len(text)]
     long, short = (fitting[-1], fitting[-2]) if len(fitting) > 1 else (len(text), len(text))
@@ -62,8 +63,8 @@ class Router:
         self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
     def choose(self, chats: Chats, among: Sequence[int] | None = None) -> list[int]:
-        """Chooses an engine for each chat. The chat counts as in flight there until `done` is called.
-        `among`: the engines that accept chats now; None: all."""
+        """Returns an engine for each chat. Each chat counts as in flight there until `done` is called.
+        `among` lists the engines that accept chats now; None means all engines."""
         up = range(len(self.in_flight)) if among is None else among
         return [self._one(tuple(_key(text) for text in prefixes(chat)), up) for chat in chats]
 
@@ -88,8 +89,8 @@ class Router:
         return chosen
 
     def _first_with_room(self, key: bytes, most: int, up: Sequence[int]) -> int:
-        """Returns the first engine with room for a chat, in the key's hash order; at least one has room. If
-        `COMMON` chats had this prefix, returns the least loaded engine."""
+        """Returns the first engine, in the hash order of `key`, with fewer than `most` chats in flight; there
+        must be one. If `COMMON` chats had this prefix, returns the least loaded engine."""
 
         def rank(engine: int) -> bytes:
             return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
@@ -109,11 +110,11 @@ def routed(
     joining: Sequence[Generator] = (),
     up: Callable[[], Sequence[int]] = lambda: (),
 ) -> Generator:
-    """Combines equal engines into one generator, which prefers the engine that has cached a chat's prefix.
+    """Combines equal engines into one generator, which prefers the engine that has cached a chat's beginning.
 
-    `engines`: permanent engines. `joining`: engines that join and leave. `up`: returns the indices of the
-    joining engines that accept chats now. If a joining engine raises EngineGone, its chats are sent to the
-    permanent engines. Replies keep the chats' order. Use the generator on one event loop."""
+    `engines` are permanent engines. `joining` are engines that join and leave. `up` returns the indices in
+    `joining` of the engines that accept chats now. If an engine of `joining` raises EngineGone, its chats are
+    sent to the permanent engines. Replies keep the chats' order. Use the generator on one event loop."""
     router, every = Router(len(engines) + len(joining)), [*engines, *joining]
     permanent = range(len(engines))
 
@@ -149,8 +150,8 @@ OF_ALL = "; one-word chats are refused, too: correct the model's entry or the st
 
 
 def proven(generate: Generator) -> Generator:
-    """Wraps a generator: a refusal becomes a transient fault if a one-word chat is refused, too, or gets a
-    transient fault. Sends this probe after a refusal."""
+    """Wraps a generator and tests each refusal with a one-word chat of the same sampling. If this chat is
+    refused, too, or gets a transient fault, the refusal becomes a transient fault."""
     refuses: set[tuple[Sampling, str | None]] = set()  # refused for every chat until one is answered
     probing = asyncio.Lock()  # rows refused at the same time share one refused probe
 

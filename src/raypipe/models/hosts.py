@@ -1,6 +1,6 @@
 """Hosts of models, as a cluster file names them: backend, limits of an engine, addresses of servers.
 
-Nothing here is part of a digest, so a change recomputes nothing. `masked` and `shown` keep keys out of
+Nothing here is part of a digest, so a change recomputes nothing. `masked` and `shown` keep API keys out of
 messages.
 """
 
@@ -79,7 +79,7 @@ class EndpointAddress:
 
 
 def masked(text: str, key: str) -> str:
-    """Replaces a key in a text by ***, also its forms escaped by JSON, Python or a URL. Mask a text before
+    """Replaces a key in a text by ***, even if JSON, Python or a URL has escaped the key. Mask a text before
     you cut it: the beginning of a key could remain at the cut."""
     forms = {key}
     for _ in range(2):  # escaped twice if a gateway quotes a server's error in its own

@@ -1,8 +1,8 @@
-"""The kit of one process, through which steps reach models, engines and the index.
+"""The kit of one process: the object through which steps reach models, engines and the index.
 
 The kit loads each model once. Embedders and rerankers compute in one worker thread of the kit, which keeps
-the event loop free; two models at the same time would compete for the same cores or device. Importing this
-module imports no model library.
+the event loop free. A second thread would not help, because two models at the same time would compete for the
+same cores or device. Importing this module imports no model library.
 """
 
 from __future__ import annotations
@@ -49,19 +49,18 @@ a whole task part in seconds; a server's replies are counted one by one."""
 
 
 class LocalKit:
-    """Embedders, rerankers, generators, tokenizers and an index in this process.
+    """A kit with embedders, rerankers, generators, tokenizers and an index for the steps in this process.
 
-    `backend`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: torch's choice) decide
-    where and how fast models run; results differ by rounding only. A model is loaded on first use, but its
-    files are checked when a step asks for the model. An engine of a job checks the files of its own model.
+    `backend`, `device` (cpu, cuda, cuda:1) and `threads` decide where and how fast models run; results differ
+    by rounding only. `threads` counts torch's threads on a CPU; with None torch chooses. A model is loaded on
+    first use, but its files are checked when a step asks for it. An engine of a job checks its files itself.
 
-    `engines`: names of the permanent engines that a job started, by model identity. `joining`: names of the
-    engines that join and leave while the job runs. If `engines` is None, the first use of a vLLM model starts
-    an engine in this process, within `engine_limits`; use such a kit on one event loop, and close it. This
-    engine sends each piece of a reply to `sink`, in a call with one chat. `process` names the process in
-    reports. `clock` (seconds) times calls of graphs and the loading of models; `spent` times the work of the
-    kit and its copies.
-    """
+    `engines` maps the identity of a model to the names of the permanent engines that a job started for it.
+    `joining` does so for engines that join and leave while the job runs. If `engines` is None, the first use
+    of a vLLM model starts an engine in this process, within `engine_limits`. Use such a kit on one event
+    loop, and close it. In a call with one chat, this engine passes each piece of the reply to `sink`.
+    `process` names the process in reports. `clock` (seconds) times calls of graphs and the loading of models.
+    `spent` times the work of the kit and its copies."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class LocalKit:
         return other
 
     def with_sink(self, sink: Callable[[str], None]) -> LocalKit:
-        """Returns this kit: its engine sends pieces only to the sink that the kit was made with."""
+        """Returns this kit. Ignores `sink`, since its engine uses the sink that the kit was made with."""
         return self
 
     def embedder(self, model: Model) -> Embed:
@@ -121,7 +120,8 @@ class LocalKit:
         return embed
 
     async def embed_tokens(self, model: Model, tokens: Sequence[TokenArray]) -> np.ndarray:
-        """Embeds texts that another process tokenized (`token_arrays.takes_tokens`), as `embedder` does."""
+        """Embeds texts that another process tokenized. The model must accept them
+        (`token_arrays.takes_tokens`). Returns the same vectors as the function from `embedder`."""
         return await self._compute(model, methodcaller("embed_tokens", tokens))
 
     def reranker(self, model: Model) -> Score:
@@ -216,7 +216,7 @@ class LocalKit:
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
     ) -> ReplyPieces:
-        """Yields pieces if the engine runs in this process, then the whole reply or its fault."""
+        """Yields pieces, if the engine runs in this process, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
             async for piece in own.stream(chat, sampling, adapter):
@@ -226,7 +226,7 @@ class LocalKit:
                 yield reply
 
     async def unavailable(self) -> list[str]:
-        """Lists the models at addresses whose server did not answer the last request."""
+        """Lists the models at addresses whose server is failing (see `ServerClient.failing`)."""
         return [name for name, server in list(self._servers.values()) if server.failing()]
 
     async def healthy(self) -> None:
@@ -239,7 +239,7 @@ class LocalKit:
         return sum(own.unfinished() for own in list(self._own.values()))
 
     def tokenizer(self, model: Model) -> Tokenize:
-        """Returns a model's tokenizer, which it opens on first use. A tokenizer entry is a model, too."""
+        """Returns a model's tokenizer, and opens it on first use. `model` may also be of kind tokenizer."""
         key = _key(model)
         if key not in self._tokenizers:
             self._tokenizers[key] = load.open_tokenizer(model)
@@ -251,8 +251,8 @@ class LocalKit:
         return self._index
 
     def data(self, ref: Reference[T]) -> T:
-        """Opens a reference: a graph or file that a step names. Raises as `Reference.require`, and
-        Unavailable if its files cannot be read, since every row needs them."""
+        """Opens a reference: a graph or file that a step names. Raises as `Reference.require`. Raises
+        Unavailable if the files cannot be read; this is no fault of one row, since every row needs them."""
         key = type(ref).__name__ + stable(ref) + ref.where
         if key not in self._data:
             try:
@@ -297,14 +297,14 @@ def _forget(held: dict[Model, Any], kept: set[Model]) -> None:
 
 
 def _key(model: Model) -> Model:
-    """Returns the model without name, path and other fields that do not affect its numbers. So the same
-    weights under two names are loaded once."""
+    """Returns the model without name, path and other fields that do not affect its numbers. Models with equal
+    keys are loaded once, even if they have different names."""
     return replace(model, name="", path="", adapter_paths=(), adopted=None)
 
 
 async def compute_once(kit: Kit, model: Model) -> None:
-    """Sends a small request to a model. Raises the model's errors, and Unavailable for a transient fault; a
-    final fault counts as computed."""
+    """Sends a small request to a model. Raises the model's errors, and Unavailable if the reply is a
+    transient fault. Does not raise for a final fault, since the model has replied."""
     if model.kind == "generator":
         [reply] = await kit.generator(model)([READY], Sampling(max_tokens=1))
         if isinstance(reply, Fault) and reply.transient:

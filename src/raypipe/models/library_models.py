@@ -37,8 +37,8 @@ from raypipe.models.token_arrays import TokenArray, require_pooled_mark
 
 
 class FlagEmbedder:
-    """Embedder over FlagModel or, for loader bge-m3, over the dense vectors of BGEM3FlagModel. The heads of
-    BGE-M3 for sparse and multi-vector scores are pickles, so they are not read."""
+    """Embedder over FlagModel or, for loader bge-m3, over the dense vectors of BGEM3FlagModel. The layers of
+    BGE-M3 for sparse and multi-vector scores are not read, because they are pickles."""
 
     def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
         from FlagEmbedding import BGEM3FlagModel, FlagModel

@@ -1,7 +1,8 @@
-"""Loading of models for one device: from a `protocols.Model` to an object that embeds, scores or tokenizes.
+"""Loading of models: turns a `protocols.Model` into an object that embeds, scores or tokenizes.
 
-Loader and backend select the class. The backend is not part of a model's identity: both backends give the
-same numbers within 1e-5 in float32. A heavy library is imported when the first model that needs it is opened.
+The model's loader (a field of models.yaml) and the backend (FlagEmbedding or transformers) select the class.
+The backend is not part of a model's identity, because both backends give the same numbers within 1e-5 in
+float32. A heavy library is imported when the first model that needs it is opened.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
     """Opens an embedder or reranker on a device.
 
     An embedder has the method `embed`, which takes at least one text and a role, and returns (texts, dim)
-    float32, unit rows. A reranker has `score`, which takes at least one pair and returns (pairs,) float32;
-    a bigger score is better. `encoders`: networks loaded in this process, shared by models of the same
-    weights; None: the network is not shared."""
+    float32, unit rows. A reranker has the method `score`, which takes at least one pair and returns (pairs,)
+    float32; a bigger score is better. `encoders` holds the networks loaded in this process, so that models of
+    the same weights share a network. If `encoders` is None, the network is not shared."""
     encoders = encoders or SharedEncoders()
     embeds = model.kind == "embedder"
     if model.loader in WEIGHTLESS:

@@ -1,11 +1,11 @@
 """A generator behind an endpoint of the OpenAI chat protocol, and checks of a server before a run.
 
 Every chat gets a reply or a fault; an error of the endpoint never becomes an empty answer. A fault is
-transient if time or an operator can mend its cause, so that a later run sends the chat again: an endpoint
-that is down, slow or overloaded, a wrong key or address, an answer of another protocol. A chat that the
-endpoint refuses gets a final fault. An account without credit raises Unavailable, since no chat is to blame.
-Before a run one chat with each step's sampling is sent, to find the fields that the server refuses; these are
-then left out (`Model.unsent`).
+transient if time or an operator can mend its cause: an endpoint that is down, slow or overloaded, a wrong key
+or address, an answer of another protocol. A later run then sends the chat again. A chat that the endpoint
+refuses gets a final fault. An account without credit raises Unavailable, since no chat is to blame. Before a
+run, one chat with each step's sampling is sent, to find the fields that the server refuses. The chats of the
+run are then sent without these fields (`Model.unsent`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Gemini, Bedrock, Mistral, TGI and DeepSeek. Any other reason, or none, ends a co
 
 
 def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
-    """Parses a chat completion, and cuts its text at stop texts. Returns a fault for a withheld, declined or
-    empty reply, or a tool call. Raises BrokenOff for an unfinished reply, and KeyError, TypeError or the like
-    for JSON of another shape."""
+    """Parses a chat completion, and cuts its text at stop texts. Returns a fault if the server withheld the
+    reply, if the model declined, or if the reply is empty or a tool call. Raises BrokenOff for an unfinished
+    reply, and KeyError, TypeError or the like for JSON of another shape."""
     choice = tree["choices"][0]
     message, end = choice["message"], str(choice.get("finish_reason") or "").lower()
     usage = tree.get("usage") or {}
@@ -89,8 +89,8 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
 
 
 def _texts(content: Any) -> tuple[str, str]:
-    """Returns text and thoughts of a message's content, or of one part; an image, for example, has neither.
-    Raises TypeError for content of another shape."""
+    """Returns text and thoughts in the content of a message, or in one part of the content. Both are "" for
+    an image, for example. Raises TypeError for content of another shape."""
     if isinstance(content, str | None):
         return content or "", ""
     if isinstance(content, list):
@@ -157,7 +157,7 @@ class OpenAIClient:
 
     def body(self, sampling: Sampling, adapter: str | None = None) -> dict[str, Any]:
         """Builds a request without messages. It states all settings that decide the reply, except those in
-        `Model.unsent`: the endpoint's defaults, some of them from a model's folder, must not apply. Raises
+        `Model.unsent`, so that the endpoint's defaults (some come from a model's folder) do not apply. Raises
         ConfError for an unknown adapter, or for a constraint that the dialect cannot express."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
@@ -184,8 +184,8 @@ class OpenAIClient:
         return body | self._constraint(sampling)
 
     def messages(self, chat: Chat) -> list[dict[str, Any]]:
-        """Converts a chat to the protocol's messages. With `cache_control` the last turn but one ends with a
-        cache mark: chats of one prompt are equal up to there, and some servers cache only up to a mark."""
+        """Converts a chat to the protocol's messages. With `cache_control` the message before the last ends
+        with a cache mark. Chats of one prompt are equal up to there; some servers cache only up to a mark."""
         turns: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in chat]
         if self._model.cache_control and len(turns) > 1:
             part = {"type": "text", "text": turns[-2]["content"], "cache_control": {"type": "ephemeral"}}
@@ -221,8 +221,8 @@ class OpenAIClient:
 
 
 def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the fields to leave out of a chat's body, because a server's error names them. If some have
-    their neutral value, returns only these: without them the server may accept the rest.
+    """Returns the fields to leave out of a chat's body, because a server's error names them. If some of them
+    have their neutral value, returns only these: the server may then accept the other fields.
 
     >>> body = {"max_tokens": 9, "temperature": 0.0, "top_p": 1.0}
     >>> refused_fields({"message": "Unsupported parameter: 'max_tokens'", "param": "max_tokens"}, body)
@@ -257,12 +257,12 @@ may end by itself, or concerns one chat."""
 def fields_refused(
     model: Model, at: EndpointAddress, kinds: Sequence[ChatForm], key_name: str
 ) -> tuple[tuple[str, ...], list[ChatForm]]:
-    """Probes a server with chats of each form, to find the fields that must be left out.
+    """Probes a server with one chat of each form (sampling and adapter), to find the fields that it refuses.
 
     Returns the fields to leave out in addition to `Model.unsent`, and the forms that the server accepts
     without them. Raises Unavailable if nothing answers or the account has no credit. Raises ConfError if the
-    key is refused, the model is not served, or the address is another service's. Any other refusal, or a busy
-    server, is ignored here and becomes a fault of the rows later. `key_name`: variable of the key."""
+    key (from the variable `key_name`) is refused, the model is not served, or the address is another
+    service's. Any other refusal, or a busy server, is ignored here and becomes a fault of the rows later."""
 
     async def check() -> tuple[tuple[str, ...], list[ChatForm]]:
         unsent, taken = model.unsent, list[ChatForm]()
@@ -285,8 +285,8 @@ def fields_refused(
 async def _refused(
     model: Model, at: EndpointAddress, sampling: Sampling, adapter: str | None, key_name: str
 ) -> tuple[str, ...] | None:
-    """Returns the fields that the server refuses in one chat; None: it accepts the chat; (): it is busy, or
-    refuses the chat for another reason. Raises as `fields_refused`."""
+    """Returns the fields that the server refuses in one chat. Returns None if the server accepts the chat,
+    and () if it is busy or refuses the chat for another reason. Raises as `fields_refused`."""
     client = OpenAIClient(model, replace(at, tries=len(at.urls)))  # each address once
     try:
         body = client.body(sampling, adapter)
@@ -327,9 +327,9 @@ async def _send(
 
 
 def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: str) -> dict[str, Any]:
-    """Finds the models.yaml fields of a served model by requests to its server. If the server states no
-    max_model_len, it is 8192. Raises as `fields_refused`, and ConfError for a reranker without a dialect or
-    an unknown kind."""
+    """Asks a server about one of its models, and returns the fields of an entry in models.yaml. If the server
+    states no max_model_len, it is 8192. Raises as `fields_refused`, and ConfError for a reranker without a
+    dialect or an unknown kind."""
     if kind == "generator":
         if (told := asyncio.run(_list_models(at)).get(name)) is None:
             model = Model(name, "generator", "openai", name, "", "", "", dialect=dialect or "openai")

@@ -1,9 +1,9 @@
-"""Watcher that ends an engine's processes when they are closed, or their starting process ends in any way.
+"""Watcher that ends an engine's processes when the engine is closed or its starting process ends in any way.
 
-vLLM's children end with a parent that exits normally; after SIGKILL they keep running and hold their memory.
-Children started between `OrphanReaper(...)` and `arm()` carry a mark in their environment. A watching process
-in a session of its own reads a pipe from the starting process. When the pipe closes, the watcher ends all
-processes with the mark. Linux only, like vLLM. The module imports only the standard library.
+vLLM's children end with a parent that exits normally. After SIGKILL of the parent, they would keep running
+and hold their memory. So children started between `OrphanReaper(...)` and `arm()` carry a mark in their
+environment. A watching process, in a session of its own, reads a pipe from the starting process. When the
+pipe closes, the watcher ends all marked processes. Linux only, like vLLM. Imports only the standard library.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class ModelRepo:
     parameters: int = 0  # numbers in its weights; 0: the hub does not tell
 
     def tree(self, name: str) -> dict[str, Any]:
-        """Returns the object in a small JSON file; {} if there is none."""
+        """Returns the JSON object in the small file `name`; {} if there is no such object."""
         tree = self.trees.get(name)
         return tree if isinstance(tree, dict) else {}
 
@@ -66,8 +66,9 @@ def from_folder(path: Path) -> ModelRepo:
 
 
 def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -> ModelRepo:
-    """Reads ORG/NAME from a hub at a commit, branch or tag; None: the main branch. Raises ConfError for an
-    invalid or unknown name, ModelMissing if the hub refuses this reader, and Unavailable if it fails."""
+    """Reads the repository `name` (ORG/NAME) from a hub. `revision` is a commit, branch or tag; None means
+    the main branch. Raises ConfError for an invalid or unknown name, ModelMissing if the hub refuses this
+    reader, and Unavailable if the hub fails."""
     if not _NAME.fullmatch(name):
         raise ConfError(f"{name}: expected ORG/NAME of a hub, a folder, or URL#MODEL of a server")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -143,7 +144,7 @@ class Proposal:
 
 
 def propose(repo: ModelRepo, kind: str = "") -> Proposal:
-    """Proposes an entry for a repository. `kind` "": derived from the files. Raises ConfError or
+    """Proposes an entry for a repository. If `kind` is "", the files decide the kind. Raises ConfError or
     ModelMissing for a model that cannot be loaded."""
     _refuse(repo)
     config = repo.tree("config.json")

@@ -52,9 +52,9 @@ class RemoteModel:
     async def _answers(
         self, path: str, inputs: Sequence[T], body: Callable[[Sequence[T]], dict[str, Any]]
     ) -> list[tuple[int, Any]]:
-        """Sends inputs; returns the JSON answers in order, each with the number of its inputs. Raises
-        Unavailable if the server is down or unpaid, ValueError for a single input that it refuses, else
-        ConfError."""
+        """Sends inputs. Returns the JSON answers in order, each with the number of its inputs. Raises
+        Unavailable if the server is down or the account is unpaid, and ValueError if the server refuses an
+        input by itself. Raises ConfError for any other trouble."""
         if len(inputs) <= self._most:
             got = await self.server.send("POST", path, lambda tree: tree, json=body(inputs))
             if not isinstance(got, Trouble):
@@ -87,7 +87,7 @@ class RemoteModel:
         raise ConfError(f"{message}. Check the key, the url and the model's name there")
 
     def _error(self, expected: str, found: object) -> ConfError:
-        """Builds the error for an answer of another form."""
+        """Builds the error for an answer that is not as expected."""
         return ConfError(f"{self._named}: expected {expected}, found {found}")
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
@@ -108,7 +108,7 @@ class RemoteModel:
         return body | self._form
 
     def _vectors(self, answer: Any, texts: int) -> np.ndarray:
-        """Parses vectors: (texts, dim) float32. Raises ConfError for another form or dim."""
+        """Parses vectors: (texts, dim) float32. Raises ConfError if the answer has another form or dim."""
         try:
             rows = answer["data"]
             if all(row.get("index") is None for row in rows):  # no index: rows are in the order of the texts
@@ -159,7 +159,7 @@ class RemoteModel:
         return body
 
     def _scores(self, answer: Any, passages: int) -> np.ndarray:
-        """Parses scores: (passages,) float32. Raises ConfError for another form."""
+        """Parses scores: (passages,) float32. Raises ConfError if the answer has another form."""
         tei = self._model.dialect == "tei"
         try:
             rows = answer if tei else answer.get("results", answer.get("data"))

@@ -1,9 +1,9 @@
-"""HTTP requests to the servers of one model, with retries, rate limits and named kinds of trouble.
+"""HTTP requests to the servers of one model, with retries, rate limits and a reason for each failure.
 
-Several addresses share the requests: each request goes to the address that can take it soonest. If there are
-several, a failed address is left out for a while and then tried with one request. Limits of calls and tokens
-per minute come from the cluster file and from a server's headers (`Retry-After`, `x-ratelimit-*`). The module
-does not depend on a protocol above HTTP.
+Several addresses share the requests: each request goes to the address that can take it soonest. If one of
+several addresses fails, it is left out for a while and then tried with one request. Limits of calls and
+tokens per minute come from the cluster file and from a server's headers (`Retry-After`, `x-ratelimit-*`). The
+module does not depend on a protocol above HTTP.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ASKED_WAIT_S = 60.0  # longest wait that a server may ask for: rate limits are p
 
 
 class BrokenOff(ValueError):
-    """An unfinished reply; the same request may get a complete one."""
+    """Error for a reply that the server did not finish; the same request may get a complete reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Address:
 
 
 class ServerClient:
-    """Client of an endpoint for one event loop; `await close()` it."""
+    """Client of an endpoint for one event loop. Close it with `await close()`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ServerClient:
         self._answered = 0  # requests with an answer, ever
 
     def failing(self) -> bool:
-        """Returns whether the last request ended in transient trouble, or each address failed its last."""
+        """Returns whether the last request had transient trouble, or every address failed its last try."""
         return self._failing > 0 or all(a.failed for a in self._addresses)
 
     async def close(self) -> None:
@@ -101,9 +101,11 @@ class ServerClient:
         lines: bool = False,
         **content: Any,
     ) -> T | Trouble:
-        """Sends a request; returns its JSON answer, parsed by `read`, or the trouble. `tokens`: tokens of
-        prompt and reply, for rate limits. A `path` with a leading slash replaces /v1. `once`: no retries.
-        `lines`: the answer is JSON lines. `content`: arguments of httpx."""
+        """Sends a request. Returns its JSON answer, parsed by `read`, or a Trouble.
+
+        `tokens` counts the tokens of prompt and reply, for rate limits. A `path` with a leading slash
+        replaces /v1. With `once` there are no retries. With `lines` the answer is JSON lines, and `read` gets
+        a list. `content` holds arguments of httpx."""
         async with self._room:
             # After a whole round of requests without a reply, each further request gets one try until one
             # succeeds, so that a server that is down costs a run minutes and not hours.
@@ -209,13 +211,13 @@ class ServerClient:
         return self._trouble(address, "refused", detail, status >= 500, False, error)
 
     def _trouble(self, address: _Address, reason: str, detail: str, *more: Any) -> Trouble:
-        """Makes a trouble without the key; `more`: its further fields."""
+        """Makes a Trouble whose detail does not contain the key. `more` are the fields after the detail."""
         return Trouble(reason, masked(f"{address.url}: {detail}", self.at.key), *more)
 
 
 def _status_inside(tree: Any) -> int | None:
-    """Returns the status of an error in an answer with status 200, where gateways send it at the top or in
-    place of a choice; None: no error."""
+    """Returns the status of an error inside an answer with status 200; None if there is none. Gateways put
+    such an error at the top, or in the place of a choice. An error about spent credit counts as 429."""
     choices = (tree.get("choices") or [None]) if isinstance(tree, dict) else [None]
     for place in (tree, choices[0]):
         error = place.get("error") if isinstance(place, dict) else None

@@ -35,7 +35,7 @@ class TokenArray:
 
 
 def takes_tokens(model: Model) -> bool:
-    """Returns whether an embedder accepts token arrays: those of `models.encoder` and FlagEmbedding do."""
+    """Returns whether an embedder accepts token arrays. The transformers and FlagEmbedding embedders do."""
     return not is_path(model.loader) and model.loader not in WEIGHTLESS | REMOTE | folder.SENTENCE_LOADERS
 
 

@@ -32,8 +32,8 @@ OWN_ARGUMENTS = frozenset(_OWN.split())
 
 
 def require_arguments(given: Mapping[str, Any], where: str) -> None:
-    """Raises ConfError for an argument that raypipe sets itself, or that vLLM does not have. The latter is
-    only checked if vLLM is installed."""
+    """Raises ConfError for an argument that raypipe sets itself, and for an argument that vLLM does not have.
+    If vLLM is not installed, only the first is checked."""
     for name in given:
         if name in OWN_ARGUMENTS:
             raise ConfError(f"{where}: raypipe sets {name}. Use its field in the models or cluster file")
@@ -92,8 +92,8 @@ def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
 
 
 def sampling_params(sampling: Sampling, kind: str) -> Any:
-    """Converts sampling settings to vLLM's. `kind`: FINAL_ONLY, or DELTA for a stream. Raises ConfError as
-    `longest_reply` does for a wrong constraint, and vLLM's own errors for settings that vLLM refuses."""
+    """Converts sampling settings to vLLM's. `kind` is FINAL_ONLY, or DELTA for a stream. Raises ConfError for
+    a wrong constraint (see `longest_reply`), and vLLM's own errors for settings that vLLM refuses."""
     from vllm import SamplingParams
     from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
@@ -125,9 +125,9 @@ def repetition(sampling: Sampling) -> dict[str, int]:
 def reply(
     output: Any, sampling: Sampling, text: str | None = None, tokens: int | None = None
 ) -> Generated | Fault:
-    """Converts vLLM's last output to a reply, or to a fault if the engine failed or the text is empty. For a
-    stream, `text` and `tokens` give the whole text and its token count, since the last output has only the
-    last piece."""
+    """Converts vLLM's last output for a chat to a reply. Returns a fault if the engine failed or the text is
+    empty. For a stream, `text` and `tokens` are the whole text and its token count, since the last output has
+    only the last piece."""
     last = output.outputs[0]
     text = last.text if text is None else text
     if last.finish_reason not in ("stop", "length", "repetition"):

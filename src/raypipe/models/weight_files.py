@@ -1,4 +1,4 @@
-"""Headers of safetensors files, and the memory of a model's parameters, keys and values by these headers."""
+"""Headers of safetensors files, and the memory that a model needs for parameters, keys and values."""
 
 from __future__ import annotations
 

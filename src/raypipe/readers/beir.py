@@ -42,8 +42,8 @@ WANTED = ("corpus", "queries")  # prefixes of the files' names
 def inputs_of(
     paths: Iterable[str | Path], counts: ReadCounts | None = None
 ) -> tuple[list[Input], list[Input], list[Path]]:
-    """Lists the files of documents, queries and judgements. Adds the other files of folders, and files of
-    judgements there, to `counts`."""
+    """Lists the files of documents, of queries and of judgements. All other files of a folder are added to
+    `counts`, and so are its files of judgements. Raises DataError for a file that has none of these names."""
     judged: dict[Path, None] = {}
     others = []
     for path in map(Path, paths):
@@ -67,9 +67,9 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
-    """Yields a row for each document, then for each query with its judgements. Without files of queries, the
-    judgements become golds for the store's queries. Raises DataError if no line of a file can be read: a
-    corpus is useless without its queries."""
+    """Yields a row for each document, then for each query with its judgements. If there are no files of
+    queries, yields the judgements as golds, because the queries are in the store. Raises DataError if no line
+    of a file can be read, because a corpus is useless without its queries."""
     counts = read.counts
     corpora, queries, judged = inputs_of(paths, counts)
 
@@ -122,8 +122,8 @@ def is_qrels(path: Path) -> bool:
 
 
 def _judgements_of(folder: Path) -> list[Path]:
-    """Lists the judgements of a data set's folder: files named qrels*, and in qrels/ the only split or the
-    test split. Raises DataError if qrels/ has several splits and none is the test split."""
+    """Lists the files of judgements in a data set's folder: all named qrels*, and in qrels/ the only split,
+    else the test split. Raises DataError if qrels/ has several splits but no test split."""
     here = sorted(p for p in folder.iterdir() if p.is_file() and is_qrels(p))
     inside = folder / FOLDER
     splits = sorted(p for p in inside.iterdir() if is_qrels(p)) if inside.is_dir() else []
@@ -155,9 +155,10 @@ def _judgements(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits)
 
 
 def write_pool(path: Path, folder: Path, questions: int) -> None:
-    """Writes corpus.jsonl, queries.jsonl and qrels.trec from JSON lines of questions with passages (`ctxs`).
-    The corpus has every passage of the file once. Only the first `questions` questions are written, and a
-    question's own passages are relevant to it. Raises DataError if a line has another form."""
+    """Converts a file of questions with passages to corpus.jsonl, queries.jsonl and qrels.trec in `folder`.
+    Each JSON line of `path` holds a `question` and its passages, `ctxs`. The corpus has every passage once.
+    Only the first `questions` questions are written; all passages of a question are judged relevant to it.
+    Raises DataError if a line has another form."""
     corpus: dict[str, dict[str, str]] = {}
     queries, judged = [], []
     for number, line in enumerate(filled(path)):

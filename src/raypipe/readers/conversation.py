@@ -1,7 +1,7 @@
 """Turns of a conversation, from the messages of a chat request, a row or a file.
 
 A message is an object with `role`, and with `content` or `text`. Only messages of user and assistant become
-turns. Messages in a role of IGNORED are left out; any other role is an error. This module opens no files.
+turns. Messages with a role in IGNORED are left out; any other role is an error. This module opens no files.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ MESSAGES = 'expected a list of messages, such as [{"role": "user", "content": "w
 
 
 def turns_of(messages: Any, where: str) -> tuple[Turn, ...]:
-    """Returns the latest turns with text of a list of messages, oldest first; `text.turns.recent` cuts them.
+    """Returns the latest turns of a list of messages, oldest first. Turns without text are left out;
+    `text.turns.recent` limits their number and length.
 
-    Raises UnusableLine if `messages` is no list, or, with the number of the message, if one is malformed.
+    Raises UnusableLine if `messages` is not a list or a message is malformed; the error names that message.
 
     >>> turns_of([{"role": "system", "content": "obey"}, {"role": "user", "text": "who?"}], "turns")
     (Turn(role='user', text='who?'),)
@@ -32,7 +33,7 @@ def turns_of(messages: Any, where: str) -> tuple[Turn, ...]:
 
 def question_of(messages: Any, where: str) -> tuple[str, tuple[Turn, ...]]:
     """Returns the user's last message with text, and the latest turns before it. Later messages are dropped.
-    Raises UnusableLine if the user has no such message, and as `turns_of` does."""
+    Raises UnusableLine if the user has no such message, and in the cases of `turns_of`."""
     said = [t for t in _messages(messages, where) if t.text.strip()]
     last = max((i for i, t in enumerate(said) if t.role == "user"), default=None)
     if last is None:

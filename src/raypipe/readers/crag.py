@@ -87,8 +87,8 @@ def _row(line: JsonLine) -> Row:
 def cited(
     question: str, pages: list[Any]
 ) -> tuple[tuple[Citation, ...], tuple[Source, ...], tuple[Fault, ...]]:
-    """Reads a question's search results: citations, distinct sources, and a fault for each null page. The
-    result of a null page is still cited. Raises UnusableLine if the list or a result has another shape."""
+    """Reads a question's search results: citations, distinct sources, and faults. A result with a null page
+    gives a fault and is still cited. Raises UnusableLine if a result has another shape."""
     citations, sources, faults = list[Citation](), dict[str, Source](), list[Fault]()
 
     def source(kind: SourceKind, content: str) -> str | None:
@@ -124,7 +124,7 @@ def _answers(value: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Lists (path, answer): the answer, then its alternatives from either schema."""
+    """Lists (name of the field, answer): the answer, then its alternatives from either schema."""
     if "answer" not in value:
         raise UnusableLine("missing_field", "answer: expected text, found no such field")
     name = "alt_ans" if "alt_ans" in value else "alternative_answers"

@@ -1,8 +1,8 @@
 """Downloads of official files over HTTP, resumable and checked against published sizes and digests.
 
 Holds the addresses, sizes and sha256 of the archives of CRAG and QASPER, and the names of QASPER's files. A
-download is named NAME.partial until its digest is verified. Only listed hosts are contacted, and without a
-list only the host of the base address.
+download is named NAME.partial until its digest is verified. Only listed hosts are contacted; if none is
+listed, only the host of the base address.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def crag(
     task: Literal["1", "3"], folder: Path, progress: Progress, version: Literal["v4", "v5"] = "v4"
 ) -> list[Path]:
     """Downloads CRAG's archive of Task 3, or of Tasks 1 and 2 together, to `folder`. The default is v4, the
-    earlier release: results compare with older ones. v5 adds the label `popularity`, for slices."""
+    earlier release, to compare with older results. v5 adds the label `popularity`, for slices."""
     if (task, version) not in CRAG:
         known = ", ".join(f"task {t} {v}" for t, v in CRAG)
         raise ConfError(f"CRAG has no task {task} {version}: expected one of {known}.")
@@ -100,8 +100,8 @@ def qasper(folder: Path, progress: Progress) -> list[Path]:
 
 
 def unpack(archives: Iterable[Path], names: Sequence[str], folder: Path) -> list[Path]:
-    """Writes the members with these names, from any folder of the archives, to `folder`. Raises DataError if
-    a name is missing."""
+    """Extracts the files with these names to `folder`, from any folder within the archives. Raises DataError
+    if a name is missing."""
     found: dict[str, Path] = {}
     for archive in archives:
         with tarfile.open(archive) as opened:
@@ -128,9 +128,9 @@ def fetch(
 ) -> list[Path]:
     """Downloads these files to `folder`, in order; a complete file is not requested again.
 
-    `hosts` may serve the files (default: the host of the base address). Raises DataError if the disk is too
-    small, a file of that name has other content, the server redirects elsewhere or sends other bytes than
-    published, or six attempts in a row receive nothing. The next call resumes from NAME.partial.
+    Only `hosts` may serve the files; if it is empty, only the host of the base address. Raises DataError if
+    the disk is too small, an existing file has other content, the server redirects elsewhere or sends other
+    bytes than published, or six attempts in a row receive nothing. The next call resumes from NAME.partial.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted, missing = [(f, folder / f.name) for f in files], list[tuple[RemoteFile, Path, Path]]()
@@ -220,8 +220,8 @@ def _receive(
 
 
 def _start(response: httpx.Response, url: str, have: int, size: int) -> int:
-    """Returns the offset in the file at which a response's bytes begin. Raises DataError for other
-    responses."""
+    """Returns the offset in the file at which a response's bytes begin: `have` or 0. Raises DataError if the
+    response is an error or a web page, or states another offset or size."""
     status, headers = response.status_code, response.headers
     if status not in (200, 206):
         raise DataError(f"{url}: expected the file, found status {status} {response.reason_phrase}.")

@@ -4,8 +4,8 @@
      "explanation": "Section 4 names it."}
 
 `document` and `explanation` may be missing. `raypipe examples` writes such a file from any data with answers.
-The identity of a pool is the digest of the file's bytes. Digest and examples come from one reading, so a
-prompt shows the bytes that were checked.
+The identity of a pool is the digest of the file's bytes. The file is read once for both its digest and its
+examples, so a prompt shows the bytes that were checked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PoolRef(Reference[tuple[ExampleRow, ...]]):
 
     @classmethod
     def of_file(cls, name: str, path: Path) -> Self:
-        """Makes the reference to a file, as a recipe stores it. Raises DataError if the file is no pool."""
+        """Makes the reference to a file, as a recipe stores it. Raises DataError if it is not a pool."""
         rows, version = _read(path)
         return cls(name, str(path.absolute()), version, len(rows))
 

@@ -108,7 +108,7 @@ def parse(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def checked(fields: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Returns a copy of `fields`. Raises ConfError if a role is unknown or has too many fields or none."""
+    """Checks and copies `fields`. Raises ConfError if a role is unknown, or has no field or too many."""
     for role, names in fields.items():
         if role not in NAMES:
             raise ConfError(f"--fields: {role!r} is no role; {did_you_mean(role, NAMES)}")
@@ -118,9 +118,10 @@ def checked(fields: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
 
 
 def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tuple[str, ...]]) -> FieldMap:
-    """Maps roles to the fields of a file, by its first rows: the user's fields, then common names. Ignores
-    `named` fields that no row has, since another file may have them (`missing`); their roles get no common
-    name either. Raises DataError, which lists the file's fields, if none holds a question or a document."""
+    """Maps roles to the fields of a file, given its first rows. A role gets the user's `named` fields, else a
+    field with a common name. `named` fields that no row has are ignored, since another file may have them
+    (see `missing`); their roles get no common name either. Raises DataError, which lists the file's fields,
+    if no field holds a question or a document."""
     seen = columns(rows)
     fields = {
         r: tuple(n for n in names if any(lookup(row, n)[0] for row in rows)) for r, names in named.items()
@@ -151,8 +152,8 @@ def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tupl
 
 
 def missing(named: Mapping[str, tuple[str, ...]], files: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Raises ConfError if a field that the user named is in no file. `files`: name -> first rows. A field of
-    a document may also be in an object, or a list of objects, in any field of a row."""
+    """Raises ConfError if a field that the user named is in no file. `files` maps a file to its first rows. A
+    document's field may also be within a row's field: in an object there, or in a list of objects."""
     rows = [row for some in files.values() for row in some]
     seen = columns(rows)
     for role, names in named.items():
@@ -173,7 +174,7 @@ def _nested(rows: Sequence[Mapping[str, Any]], places: Iterable[str], name: str)
 
 
 def by_name(role: str, seen: Iterable[str], taken: Iterable[str] = ()) -> str | None:
-    """Returns the field of `seen`, not in `taken`, whose name comes first in NAMES[role], or None."""
+    """Returns the field of `seen`, not in `taken`, with the most preferred name of a role, or None."""
     plain: dict[str, str] = {}
     for name in seen:
         if name not in set(taken):

@@ -11,8 +11,8 @@ skipped, too, except a list of one value in front matter (the YAML above). A fie
 
 Dates are read in many forms: ISO 8601 and its variants in databases, the dates of HTTP, mail and
 `Date.toString()`, CRAG's "MM/DD/YYYY, HH:MM:SS PT", seconds, milli-, micro- and nanoseconds since 1970,
-`/Date(...)/` and MongoDB's `$date`. An ambiguous date, such as 05/03/2024, is refused: read wrongly, it could
-let an older page replace a newer one.
+`/Date(...)/` and MongoDB's `$date`. An ambiguous date, such as 05/03/2024, is refused, because a wrong
+reading could let an older page replace a newer one.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ][0-9]{2}:[0-9]{2}\S*")
 def fields_of(values: Mapping[Any, Any]) -> dict[str, str]:
     """Returns the values that can be fields, by field name. If a name repeats, its first value wins.
 
-    Left out are a `date` that cannot be read, empty values, values longer than MAX_CHARS, names in PLACE, and
-    all fields after the first MOST.
+    Left out are a `date` that cannot be read, empty values, values longer than MAX_CHARS, the names in PLACE
+    (url, host, folder), and all fields after the first MOST.
 
     >>> fields_of({"Team": "hr", "Year": 2024, "pinned": True, "tags": ["a"], "date": "5 March 2025"})
     {'date': '2025-03-05', 'pinned': 'true', 'team': 'hr', 'year': '2024'}
@@ -97,7 +97,7 @@ def front_matter(text: str) -> tuple[dict[str, str], tuple[str, ...], str]:
     Front matter is text between a first line `---` and a later `---` or `...`: a YAML mapping, or text with a
     line `name: ...`. Any other text is returned whole, without fields. A list of one value counts as the
     value. Names are skipped if their values cannot be fields. Raises UnusableLine if front matter is no
-    mapping, or is not closed and line 2 is `name: ...`. Without its fields a text must not be searched.
+    mapping, or is not closed and line 2 is `name: ...`, since a text must not be searched without its fields.
 
     >>> front_matter("---\\nteam: [hr]\\ntags: [a, b]\\n---\\n# Leave\\n")
     ({'team': 'hr'}, ('tags',), '# Leave\\n')

@@ -1,7 +1,8 @@
 """State of one read of files: counts, limits, the ids that it has read, and the newest pages of a crawl.
 
-The ids are stored on disk, so their number is not bounded by memory. Ids that this read shares with other
-reads are passed in as mappings. With them, shards that are read separately give the rows of one read.
+The ids are stored on disk, so memory does not limit their number. If a data set is cut into shards, each
+shard is a read of its own. A read then gets, as mappings, the ids that it shares with other reads. All reads
+together thus give the rows of a single read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class DuplicateCheck:
     """Check of ids, on disk. It distinguishes a repeated row from another row with the same id."""
 
     def __init__(self, before: Mapping[bytes, str] = MappingProxyType({})) -> None:
-        """Starts the check. `before`: first rows that other reads have, as `firsts` yields them."""
+        """Starts the check. `before` has the first row of each id that another read has, too (`firsts`)."""
         self._first = DiskMap()  # id -> "DIGEST WHERE" of its first row
         self._before = before
 
@@ -39,7 +40,8 @@ class DuplicateCheck:
         return id in self._first
 
     def firsts(self) -> Iterator[tuple[bytes, str]]:
-        """Yields (hash of the id, "DIGEST WHERE") of the first row of each id that `before` lacks."""
+        """Yields (hash of the id, "DIGEST WHERE") for the first row of each id, except the ids in `before`.
+        DIGEST is the digest of the row, and WHERE its place."""
         return self._first.items()
 
 
@@ -47,8 +49,9 @@ class Newest:
     """Newest page of each address or id of a crawl, on disk. Call `note` for every page first, then `has`."""
 
     def __init__(self, place: int = 0, others: Mapping[bytes, str] = MappingProxyType({})) -> None:
-        """Starts without pages. `place`: number of this read among all reads, which orders pages of equal
-        date. `others`: newest pages of all reads, for addresses with a newer page in another read."""
+        """Starts without pages. `place` is the number of this read among all reads: of pages with equal
+        dates, the one in the read with the greatest number wins. `others` has the newest pages of all reads,
+        for the addresses of which another read has a newer page."""
         self._last, self._count, self._place, self._others = DiskMap(), 0, place, others
 
     def note(self, url: str, date: str, where: str) -> None:
@@ -63,8 +66,9 @@ class Newest:
         return found.partition(" ")[0] == date and found.endswith(f" {where}")
 
     def notes(self) -> Iterator[tuple[bytes, str]]:
-        """Yields (hash of the address, "DATE ORDER WHERE") of the newest page of each address. Leaves out an
-        address with a newer page in `others`. The greatest of an address's values is its newest page."""
+        """Yields (hash of the address, "DATE ORDER WHERE") of this read's newest page of each address. ORDER
+        decides between equal dates. Leaves out an address with a newer page in `others`. If several reads
+        yield an address, the greatest of their values is its newest page."""
         return ((key, value) for key, value in self._last.items() if value > self._others.get(key, ""))
 
 
@@ -79,8 +83,8 @@ class Seen:
 
     def repeats(self, row: Row) -> bool:
         """Returns whether an earlier row has this question and gold, or this document. Raises UnusableLine if
-        an earlier row has its id with other content, or if an uncaptured question has an id reserved for
-        captured ones."""
+        an earlier row has the same id with other content. Also raises it if a question was not captured but
+        has an id that is reserved for captured questions."""
         if row.question is not None:
             if row.question.id.startswith(CAPTURED_ID) and not self.captured:
                 found = f"id: {CAPTURED_ID!r} marks captured questions; expected another beginning. Rename it"
@@ -99,9 +103,9 @@ class FileRead:
     span: Span | None = None  # range of the only file to read; None: read the files whole
 
     def settled(self, where: str, make: Callable[[], Row | None], once: bool = False) -> Iterator[Row]:
-        """Yields the row that `make` returns, or a row with only the fault of its exception (see `blamed`).
-        Counts it. Yields nothing if `make` returns None (an empty document), or if the row repeats an earlier
-        row. With `once`, repeats are not checked."""
+        """Yields the row that `make` returns, and counts it. If `make` raises, yields a row with only the
+        fault (see `blamed`). Yields nothing if `make` returns None (an empty document), or if the row repeats
+        an earlier row. `once` skips the check for repeats."""
         try:
             with blamed():
                 row = make()

@@ -2,8 +2,8 @@
 
 The name of a file gives its kind, and the first bytes must not contradict the name. The members of a tar
 archive are streamed; nothing is written to disk. `tarfile` reads the headers (ustar, pax, GNU), but ends
-silently at a damaged header or a cut file. Here both raise DataError, as do links, devices and names that
-lead out of the archive. This module does not interpret the content of files.
+silently at a damaged header or a cut file. Here these two raise DataError, as do links, devices and names
+that lead out of the archive. This module does not interpret the content of files.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def find(
     paths: Iterable[str | Path], wanted: tuple[str, ...] = ("",), counts: ReadCounts | None = None
 ) -> list[Input]:
     """Lists the inputs under `paths`, without repeats. A path is a file, a folder, or one part of a split
-    file, which stands for all parts. A folder gives its own files with a readable name that begins with one
-    of `wanted`; other files are added to `counts`. Raises DataError as `named_files` and `_parts` do."""
+    file, which stands for all parts. A folder gives its own readable files whose names begin with one of
+    `wanted`; its other files are added to `counts`. Raises DataError as `named_files` and `_parts` do."""
     given, inputs = list(map(Path, paths)), dict[str, Input]()
     begins = f"that begin with {' or '.join(wanted)}, " if any(wanted) else ""
 
@@ -76,9 +76,9 @@ def named_files(
     below: bool = False,
     counts: ReadCounts | None = None,
 ) -> list[Path]:
-    """Lists the files behind `paths` for which `named` is true, without repeats. A folder gives its files in
-    name order, with `below` also those of subfolders, but none whose name begins with a dot. Adds files that
-    are left out to `counts`. Raises DataError, which names what was `expected`, if a path gives no file."""
+    """Lists the files under `paths` for which `named` is true, without repeats. A folder gives its files in
+    name order, and if `below`, those of subfolders; names with a first dot are skipped. Other files are added
+    to `counts`. Raises DataError, which says what was `expected`, if a path gives no file."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if not path.exists():
@@ -130,7 +130,7 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
         chunks = unpacked(source.name, source.packing, chunks, limits, again)
 
     def agreeing() -> Iterator[bytes]:
-        """Compares the first 512 bytes, the size of a tar header, with the name; then yields all chunks."""
+        """Checks that the first 512 bytes, the size of a tar header, fit the name; then yields all bytes."""
         head = b""
         for chunk in chunks:
             head += chunk
@@ -179,8 +179,8 @@ def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
 class _Member(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parses a header. Raises ReadError if it is damaged, which tarfile would take for the end of the
-        archive, or if an entry other than a file has over NAME_BYTES. Only a block of zeros is the end."""
+        """Parses a header. Raises ReadError if it is damaged, since tarfile would take it for the archive's
+        end, which is a block of zeros. Also raises it if an entry that is no file has over NAME_BYTES."""
         try:
             member = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as e:

@@ -2,9 +2,9 @@
 
 A shard is a file, all parts of a split file, a range of lines of unpacked JSON lines, or row groups of
 Parquet. Packed files, archives, WARC and CSV are not cut, because the beginnings of their lines are unknown
-until they are read. All files of QASPER, of OAG-QA or of a plugin's function are one shard: questions of
-OAG-QA name papers of other files. Each shard is read with the ids that others share with it
-(`file_read.Seen`): all shards together give the rows of one read.
+until they are read. All files of QASPER, of OAG-QA or of a plugin's function are one shard; a question of
+OAG-QA may name papers in other files. A shard is read with the ids that it shares with other shards
+(`file_read.Seen`), so all shards together give the rows of a single read.
 """
 
 from __future__ import annotations
@@ -134,12 +134,12 @@ def open(
 ) -> Iterator[Row]:
     """Yields the rows of these files and folders; `counts` grows with each row.
 
-    `seen`: ids that other reads share with this read; None if there is no other read. `span`: range to read
-    of the only file in `paths`; None reads all files whole.
+    `seen` holds the ids that other reads share with this read; None means that there is no other read. `span`
+    is the range to read of the only file in `paths`; None means that all files are read whole.
 
     Raises ConfError if no path is given, the format is unknown, or no file has a field that the user named.
-    Raises DataError if a file is missing, truncated, damaged or mislabelled. After a DataError, discard all
-    yielded rows: a checksum follows the bytes that it covers, so some of these rows may be damaged.
+    Raises DataError if a file is missing, truncated, damaged or has a wrong suffix. Then discard all yielded
+    rows: a checksum follows the bytes that it covers, so some of these rows may be damaged.
     """
     return format_of(format).read(_some(paths), FileRead(counts, limits, seen or Seen(), span))
 
@@ -161,8 +161,8 @@ def _some(paths: Paths) -> list[str | Path]:
 
 
 def reader_id(format: Format) -> str:
-    """Returns the identity of a format's reader. It is the format's name, with the fields that the user
-    named. For a function from outside it is the function's path and the digest of its source."""
+    """Returns the identity of a format's reader: the format's name, with the fields that the user named. A
+    function (MODULE:NAME) is identified by its path and the digest of its source."""
     if isinstance(format, RowFormat):
         return format.id()
     path = _reader_path(format)
@@ -185,8 +185,7 @@ def referenced(paths: Paths, format: Format) -> list[Path]:
 
 
 def check(paths: Paths, format: Format) -> None:
-    """Checks files before a read. Raises DataError for a missing file; for `rows`, as `own_rows.check`
-    does."""
+    """Checks files before a read. Raises DataError for a missing file; checks `rows` by `own_rows.check`."""
     if (rows := _rows(format)) is not None:
         own_rows.check(paths, rows)
     else:
@@ -239,7 +238,7 @@ _OF_CRAG = {"interaction_id", "search_results", "query_time", "static_or_dynamic
 
 
 def _are_crag(files: list[Path]) -> bool:
-    """Returns whether the first rows have a field of CRAG; True without rows, or if they cannot be read."""
+    """Returns whether the first rows have a field of CRAG; True if there are none or they are unreadable."""
     for file in files:
         try:
             [found] = row_files.find([file])
@@ -284,13 +283,13 @@ def _from_outside(format: str) -> FileFormat:
 
 def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
     """Cuts files into shards of about `shard_bytes`. A file that cannot be cut is one shard, and so are files
-    that must be read together. For CRAG, BEIR and captured questions, `counts` gets folders' other files."""
+    that must be read together. For CRAG, BEIR and captured questions, adds other files to `counts`."""
     read = format_of(format)
     return [_whole(read.files_of(paths))] if read.shards is None else read.shards(paths, shard_bytes, counts)
 
 
 def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
-    """Returns whether shards may hold pages with an address, each of which gets a row in `layouts`."""
+    """Returns whether files may give pages with an address; such a page gets a row in the table `layouts`."""
     own = _rows(format)
     return format == "warc" if own is None else not all(m.fields.asks() for m in own_rows.mapped(paths, own))
 

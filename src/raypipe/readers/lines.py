@@ -53,8 +53,8 @@ class JsonLine:
 def read(
     inputs: Iterable[files.Input], counts: ReadCounts, limits: ReaderLimits = LIMITS
 ) -> Iterator[JsonLine]:
-    """Yields the nonblank lines of all inputs; of a tar archive those of its .jsonl files. Raises DataError
-    if a file is truncated, damaged or mislabelled: then discard all earlier lines of that file."""
+    """Yields the nonblank lines of all inputs; from a tar archive only those of its .jsonl files. Raises
+    DataError if a file is truncated, damaged or mislabelled: then discard its earlier lines."""
     for source in inputs:
         chunks = files.stream(source, counts, limits)
         if source.kind != "tar":
@@ -139,7 +139,8 @@ def split(chunks: Iterable[bytes], most: int, first: int = 1) -> Iterator[tuple[
 
 
 def decode(raw: bytes, counts: ReadCounts) -> dict[str, Any]:
-    """Decodes the object in a line, without U+0000. Raises UnusableLine (reasons: module's docstring)."""
+    """Decodes the JSON object in a line and removes U+0000 from it. Raises UnusableLine with one of the
+    reasons in the module's docstring."""
     value: dict[str, Any] = parse(raw)
     if not isinstance(value, dict):
         raise UnusableLine("not_object", f"expected an object, found {kind(value)}")

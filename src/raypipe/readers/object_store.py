@@ -1,4 +1,4 @@
-"""Copies between an object store and local files: data files of a run, and its reports.
+"""Copying of a run's data files and reports between an object store and local files.
 
 Data files are read from front to back many times, and reports are small, so both are copied whole. Tables are
 not copied: `store/` reads and writes them in place. Every store that pyarrow supports works; pyarrow takes
@@ -57,7 +57,7 @@ _SIGN = ".fetched"  # NAME.fetched next to a copy NAME holds the size and time o
 
 
 def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
-    """Downloads one object to the file `here`, atomically, unless an equal copy is there (`_SIGN`)."""
+    """Downloads one object to the file `here`, atomically, unless it already holds this version (`_SIGN`)."""
     sign = here.with_name(here.name + _SIGN)
     wanted = f"{info.size} {info.mtime_ns}"
     if here.is_file() and sign.is_file() and sign.read_text() == wanted:
@@ -78,9 +78,9 @@ def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
 
 
 def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Calls `copy`, which copies one object, up to TRIES times until it succeeds. Raises the last OSError.
-    The stores' clients do not retry a body that breaks off in the middle, so this does. An OSError with an
-    errno comes from this machine (no permission, disk full) and is not retried."""
+    """Calls `copy`, which copies one object, until it succeeds, at most TRIES times. Then raises the last
+    OSError. Retries are needed, since the stores' clients do not retry a transfer that breaks off in the
+    middle. An OSError with an errno comes from this machine (no permission, disk full) and is not retried."""
     backoff = Backoff(TRIES, first_s=0.5)
     while True:
         try:
@@ -92,8 +92,8 @@ def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] =
 
 
 def upload(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
-    """Copies every file below a folder to a prefix, those with a name in `last` at the end. Before that, it
-    deletes the copies of these last files from the prefix: their presence means that all files are complete.
+    """Copies every file below a folder to a prefix; files with a name in `last` are copied at the end. Their
+    old copies are deleted first: while a file of `last` is at the prefix, all other files there are complete.
     Raises DataError if a file cannot be read or written."""
     ending = tuple(last)
     files = sorted(p for p in folder.rglob("*") if p.is_file())

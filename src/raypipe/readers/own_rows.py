@@ -60,8 +60,7 @@ DROP = "drop"  # value of `review` that omits the question
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """Format `rows` with the fields that the user named. Callers pass it
-    in place of a format's name."""
+    """Format `rows` with the fields that the user named. Callers pass it in place of a format's name."""
 
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> fields that the user named
 
@@ -79,7 +78,7 @@ class MappedFile:
 
 def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits = LIMITS) -> list[MappedFile]:
     """Lists the files with rows under `paths`, and their maps of fields. Raises ConfError if no file has a
-    field that the user named, and DataError if one is damaged or has no field for questions or documents."""
+    field that the user named, DataError if a file is damaged or has no field for questions or documents."""
     files = row_files.find(paths)
     first = {f.name: row_files.first(f, limits) for f in files}
     if not any(first.values()):

@@ -34,7 +34,7 @@ _HTML = re.compile(r"\A\s*+(?:<\?xml[^>]*>\s*+)?<(?:!doctype\s+html|html[\s>])",
 
 @dataclass(frozen=True, slots=True)
 class RowDocument:
-    """Document that a row holds, or whose file it names."""
+    """Document of a row: in the row itself, or in a file that the row names."""
 
     source: Source
     url: str
@@ -50,8 +50,8 @@ class RowDocument:
 
 
 def items_of(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
-    """Lists the items of a row's documents. If the file has no field of documents, the row is the only item.
-    If it has no field of content either, there is none."""
+    """Lists the items in a row's field of documents. The row itself is the only item if its file has no field
+    for documents, or none for questions. There is no item if such a file has no field for content, either."""
     if not fields.asks() or "documents" not in fields.fields:
         own = {role: fields.get(value, role) for role in OF_DOCUMENT if role in fields.fields}
         return [] if own.keys().isdisjoint(CONTENT) else [own]
@@ -77,8 +77,8 @@ def json_list(given: Any) -> Any:
 
 
 def document_of(item: Any, read: ReadNamed, where: str, inner: Mapping[str, str]) -> RowDocument | None:
-    """Makes the document of an item; None if it has no text. `inner`: role -> field of the item, as the user
-    named it. Raises UnusableLine if the item is no document, or `read` cannot read the file it names."""
+    """Makes the document of an item; None if it has no text. `inner` maps a role to the item's field that the
+    user named. Raises UnusableLine if the item is no document, or `read` cannot read the file it names."""
     if isinstance(item, list) and len(item) == 2 and isinstance(item[0], str):
         item = {"title": item[0], "text": item[1]}  # HotpotQA's pairs of title and sentences
     if isinstance(item, str):
@@ -164,7 +164,7 @@ def read_named(folder: Path, documents: DocumentReader, named: str, where: str) 
 
 
 def inside(folder: Path, named: str, where: str) -> Path:
-    """Resolves the path of a file below a folder. Raises UnusableLine if the file is missing or elsewhere."""
+    """Resolves the path of a file below a folder. Raises UnusableLine if the file is missing or outside."""
     root = folder.resolve()
     try:
         file = (root / named).resolve()

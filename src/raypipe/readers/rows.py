@@ -1,8 +1,8 @@
-"""Rows, counts and faults that readers produce, limits on their input, and checked access to fields.
+"""Data types of readers: rows, counts, limits, faults, and `Fields`, which checks the fields of a row.
 
 This module opens no files. A "line" may also be a record of a file without lines: a paper, a page, a row of
-Parquet. A reader yields each line as a `Row`, or only counts it, such as a blank line. A caller that stores
-the rows can thus prove that no line was lost:
+Parquet. A reader yields each line as a `Row`, or only counts it, such as a blank line. The counts let a
+caller that stores the rows prove that no line was lost:
 
     lines == blank_lines + rows + faults + repeated_rows + empty_documents + dropped_rows + older_pages
 """
@@ -107,7 +107,8 @@ class ReadCounts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Records made from one line, one field per table. An unusable line has only a fault."""
+    """Records that one line gives: question, gold, document, layout, sources. An unusable line has only a
+    fault (the reason why it cannot be read)."""
 
     where: str  # file:line, or file:id; it names the row among dead letters
     question: Question | None = None
@@ -124,7 +125,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """Report of a line that cannot be read, or that lost a page."""
+    """Report of a line that cannot be read, or that lacks one of its pages."""
 
     where: str  # file:line
     reason: str  # of the fault: missing_field, bad_json, ...
@@ -135,8 +136,8 @@ class BadLine:
 
 
 def require_rows(paths: Iterable[object], counts: ReadCounts, first: Iterable[BadLine]) -> None:
-    """Raises DataError if no line gave a question or a document; its message shows the lines `first`. Files
-    that hold only relevance judgements pass."""
+    """Raises DataError if no line gave a question or a document. The message shows the bad lines `first`.
+    Files with only relevance judgements are accepted."""
     files, lines = ", ".join(map(str, paths)), counts.lines - counts.blank_lines
     if counts.rows or (counts.judgements and not lines):
         return
@@ -188,7 +189,7 @@ def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Row, or an object in it. Its methods raise UnusableLine if a field is not as expected."""
+    """Fields of a row, or of an object in it. Methods raise UnusableLine if a field is not as expected."""
 
     value: Mapping[str, Any]
     path: str = ""  # path of the object within the row, for messages: "citations[0]."

@@ -3,12 +3,12 @@
 A block of bzip2 starts at any bit with a mark of 48 fixed bits. It holds at most 900 kB and its own checksum,
 and depends on no other block. Each block is wrapped as a stream of one block, which `bz2` unpacks without the
 interpreter's lock. The checksum combined from all blocks must equal that of the stream, so damage is always
-detected. By chance, once in 2^48 positions, the bits of a mark occur inside a block, which looks like damage.
-If anything looks damaged, the file is therefore read again from its start, serially. Only the serial read
-decides that it is damaged, and reports the fault.
+detected. By chance, once in 2^48 positions, the bits of a mark occur inside a block; this looks like damage,
+too. If anything looks damaged, the file is therefore read again from its start, serially. Only this serial
+read decides whether the file is damaged, and reports the fault.
 
-rapidgzip does the same, a little faster, but it has hung on a truncated file object.
-This module works on streams of bytes and opens no files.
+rapidgzip does the same, a little faster, but it has hung on a truncated file object. This module works on
+streams of bytes and opens no files.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ AHEAD = 2  # blocks per core that wait or are being unpacked; a block takes .3 t
 
 
 def _inner(mark: int) -> dict[int, int]:
-    """Maps pairs of bytes to the bit (0 to 7) at which the mark begins in the byte before the pair. A mark
-    that begins at any of these bits fills the two bytes that follow."""
+    """Maps the two bytes after a byte to the bit (0 to 7) of that byte at which the mark begins."""
     return {((mark << 8) >> (shift + 32)) & 0xFFFF: shift for shift in range(8)}
 
 
@@ -120,7 +119,7 @@ def _blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
 
 def by_blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the unpacked bytes of bz2 streams, using all cores. Raises OSError or EOFError if the streams
-    look damaged or cut. Bits like a mark inside a block raise them, too, so the streams may still be good."""
+    look damaged or cut. The streams may still be good: bits inside a block can look like a mark."""
 
     def unpack(block: bytes) -> tuple[bytes, bz2.BZ2Decompressor]:
         inflater = bz2.BZ2Decompressor()
@@ -170,7 +169,7 @@ def unpacked(
 ) -> Iterator[bytes]:
     """Yields the unpacked bytes of a stream whose `packing` is "bz2" or "gz". If `again` is given, all cores
     unpack the blocks of a bz2 stream; if they look damaged, `again` opens it a second time. Raises DataError
-    if the stream is damaged, cut, mislabelled or exceeds the limits."""
+    if the stream is damaged, cut, of another kind or over the limits."""
     taken = given = 0
 
     def counted(chunks: Iterator[bytes]) -> Iterator[bytes]:

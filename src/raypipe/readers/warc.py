@@ -134,8 +134,8 @@ def _row(where: str, url: str, record: Any) -> Row | None:
 
 def _body(record: Any, most: int) -> bytes:
     """Reads at most `most` bytes of a page, and undoes the codings that the header names, the last coding
-    first. A body that a coding does not fit stays as it is if it has no control characters: crawlers store
-    decoded bodies with the original headers. Raises UnusableLine if it has such characters."""
+    first. If a coding does not fit, the bytes stay as they are, since crawlers store decoded bodies with the
+    original headers. Raises UnusableLine if such bytes have control characters."""
     from warcio.bufferedreaders import ChunkedDataReader  # imported here, since only crawls need it
 
     head, raw = record.http_headers, record.raw_stream

@@ -1,5 +1,6 @@
-"""Bounds on the calls and rows of a step: its own method `bound`, else a default. `core.protocols` has the
-records `Bound` and `CorpusBound`."""
+"""Upper bounds on the calls and rows of a step. They come from the step's method `bound`, or from a default.
+The records `Bound` and `CorpusBound` are in `core.protocols`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from raypipe.recipes.step_contract import asked_models
 
 
 def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """Returns upper bounds on the step's calls and passages for a question. For a step without `bound`, calls
-    are unbounded, and so are hits and ranking if the step writes one of them. `reach`: bounds on the
-    question's passages before the step."""
+    """Returns upper bounds on the step's calls and passages for a question. `reach` bounds the question's
+    passages before the step. If the step has no method `bound`, its calls are unbounded. Hits and ranking are
+    then unbounded, too, if the step writes either of them."""
     bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
     if bound is not None:
         return bound(question, reach)
@@ -28,8 +29,8 @@ def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
 
 
 def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """Returns upper bounds on the step's calls and rows for a source of `chars` characters. They are infinite
-    for a step without `bound`, and for an unknown length (math.inf)."""
+    """Returns upper bounds on the step's calls and rows for a source of `chars` characters. The bounds are
+    infinite if the step has no method `bound`, or if the length is unknown (math.inf)."""
     bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
     if bound is None or math.isinf(chars):
         return CorpusBound(math.inf, math.inf, math.inf)

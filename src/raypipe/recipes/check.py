@@ -1,9 +1,10 @@
-"""Check of one step from outside raypipe, named MODULE:NAME, on fixed rows: every law of steps, and its lock.
+"""Check of one step from outside raypipe (MODULE:NAME): whether it obeys every law of steps on fixed rows.
 
 A question step gets the rows that a late stage of a recipe would get: ranked, with replies. A corpus step
 gets sources, their texts or their passages. Fakes that compute without weights replace the models of
-models.yaml. The fakes and the texts of the rows must never change: a lock, which is a line in steps.lock,
-holds the digest of a step's output on them. This module does not read the folders of the configuration.
+models.yaml. The check also finds a changed output. It compares the digest of the step's output on the rows
+with the step's lock, a line in the file steps.lock. So the fakes and the texts of the rows must never change.
+This module does not read the folders of the configuration.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def sources() -> list[Source]:
 
 
 def questions() -> list[Question]:
-    """Returns four questions that cite all pages, and one without sources, which a step must accept, too."""
+    """Returns four questions that cite all pages, and one without citations, which a step must accept."""
     snippets = [source_id("snippet", t) for t in SNIPPETS]
     cited = [
         (i, f"https://e.org/{i}", "", source_id("page", page), snippet, None)
@@ -193,10 +194,11 @@ class StepCheck:
 
 
 def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bool = False) -> StepCheck:
-    """Checks every law on the step at `path`, built with these fields, and compares the output with the lock.
-    `write`: locks the output if every law holds, unless another output is locked for this version, these
-    fields and these rows. Raises ConfError if `path` is not a step, if the fields do not fit it, or if it
-    reads a field that no row has. Raises LawBroken if the step raises an error on the fixed rows."""
+    """Checks every law on the step at `path`, built with `fields`, and compares its output with its lock.
+
+    If `write` is true and every law holds, locks the output. A lock with the same version, fields and rows
+    but another output is not replaced. Raises ConfError if `path` is not a step, if `fields` do not fit it,
+    or if it reads a field that no row has. Raises LawBroken if the step raises an error on the fixed rows."""
     cls, plugin = step_class(path)
     step = config.build(cls, dict(fields), Where(path), resolve)
     returns = cls.open.__annotations__.get("return")  # Ask of a question step, Build of a corpus step
@@ -238,7 +240,7 @@ def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bo
 
 
 def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:
-    """Returns a reader from a model's name to the fake of its kind. `kinds`: entry of models.yaml -> kind."""
+    """Returns a reader that turns a model's name into the fake of its kind. `kinds` maps names to kinds."""
 
     def read(value: Any, where: Where) -> Model:
         if value not in kinds:
@@ -249,7 +251,7 @@ def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:
 
 
 def _corpus_trial(step: Any, kit: LocalKit, path: str) -> Trial:
-    """Runs a corpus step on sources, texts or passages: the first table that has all columns it reads."""
+    """Runs a corpus step on the first table that has all columns it reads: sources, texts or passages."""
     corpus, table = CorpusExecutor(ROWS, kit), arrow.corpus_table(sources())
     texts = asyncio.run(corpus.texts(table))
     tables = (table, texts, asyncio.run(corpus.passages(texts)))

@@ -1,9 +1,10 @@
-"""Deadlines: omits stages whose time is over and, at an endpoint, stages whose service is unavailable.
+"""Deadlines of questions. A stage is omitted if it is late or, at an endpoint, its service is unavailable.
 
-Each stage before the decision gets a share of the time until a question's deadline (`Question.due`). A stage
-that exceeds the share is omitted, and the question continues without its output. `degraded` then names the
-stage, its replies are faults, and a transient fault gives the reason. A job does not store such a row, so the
-next run answers it again. If no reply is left to answer from, the decision answers "i don't know".
+Each stage before the decision (the step that chooses the answer) gets a share of the time until a question's
+deadline (`Question.due`). A stage that exceeds the share is omitted, and the question continues without its
+output. The field `degraded` of the question then names the stage, the stage's replies are faults, and a
+transient fault gives the reason. A job does not store such a row, so the next run answers it again. If no
+reply is left to answer from, the answer is "i don't know".
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ Clock: TypeAlias = Callable[[], float]
 
 
 def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clock = time.time) -> Ask:
-    """Limits a stage to a share of the time of each question with a deadline. `last`: only the decision
-    follows the stage. `degrades` True, as at an endpoint: the stage is omitted for a question if its service
-    is unavailable or it puts a transient fault on the question. False, as in a job: Unavailable is raised,
-    since another worker or run tries again."""
+    """Wraps a stage, so that it gets only a share of the time of each question with a deadline.
+
+    `last` is true if only the decision follows the stage. `degrades` is true at an endpoint. There the stage
+    is omitted for a question if the stage's service is unavailable, or if it puts a transient fault on the
+    question. In a job `degrades` is false: Unavailable is raised, and another worker or run tries again."""
 
     async def whole(questions: list[Question]) -> list[Question]:
         try:
@@ -98,7 +100,7 @@ def goes_on(question: Question) -> bool:
 
 
 def decided(ask: Ask) -> Ask:
-    """Wraps the decision. A degraded question that gets no answer is answered "i don't know"."""
+    """Wraps the decision. If a degraded question gets no answer, the answer becomes "i don't know"."""
 
     async def ask_and_settle(questions: list[Question]) -> list[Question]:
         return [

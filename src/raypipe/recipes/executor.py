@@ -1,7 +1,7 @@
-"""Execution of a recipe in one process: corpus half on a table of sources, question half on questions.
+"""Execution of a recipe's halves in one process: one takes a table of sources, the other takes questions.
 
-Applies gates, keeps rows in order, and counts the work of each stage. Jobs, the endpoint and tests run
-recipes through this module. It needs no Ray, and no store except the memo that a caller may give.
+The executors apply gates, keep rows in order, and count the work of each stage. Jobs, the endpoint and tests
+run recipes through this module. It needs no Ray, and no store except the memo that a caller may give.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class StageCounters:
         return taken
 
     def in_vain(self, before: StageCounters) -> None:
-        """Undoes the counts of rows and cached calls since `before`, after a failed attempt. Keeps its
-        computed calls, tokens and seconds."""
+        """Resets the counts of rows, faults and cached calls to those in `before`, after a failed attempt.
+        The counts of computed calls, tokens and seconds keep the work of the attempt."""
         self.rows, self.skipped, self.faults = before.rows, before.skipped, before.faults
         self.calls.in_vain(before.calls)
 
@@ -88,7 +88,7 @@ class StageCounters:
         add_up(self, other)
 
     def spend(self, seconds: float, loading: float) -> None:
-        """Adds the seconds of one pass over a batch. In `loading` of these seconds models were loaded."""
+        """Adds the seconds of one pass over a batch. In `loading` of these seconds, models were loaded."""
         loaded = min(loading, seconds)  # several passes at once may wait for, and count, the same model
         self.seconds += seconds - loaded
         self.loading += loaded
@@ -101,11 +101,11 @@ LoadingS: TypeAlias = Callable[[], float]
 class QuestionExecutor:
     """The question half of a recipe, opened with a kit. Call it with any batches, any number of times.
 
-    `counts`: stage name -> counters, which grow with each batch. `memo` None: calls are not cached.
-    `degrades`: a stage whose service is unavailable is omitted, as at an endpoint; else Unavailable is
-    raised. `on_stage` is called at the begin (seconds None) and at the end of a stage. `stages`: the slice of
-    stages to run, on rows that passed the stages before it. `clock`: returns seconds.
-    """
+    `counts` maps a stage's name to its counters, which grow with each batch. If `memo` (the table of cached
+    model calls) is None, calls are not cached. If `degrades` is true, as at an endpoint, a stage whose
+    service is unavailable is omitted; else Unavailable is raised. `on_stage` is called when a stage begins
+    (with None) and when it ends (with its seconds). `stages` is the slice of stages to run; rows must have
+    passed the stages before it. `clock` returns seconds."""
 
     def __init__(
         self,
@@ -219,12 +219,12 @@ class CorpusExecutor:
         ]
 
     async def texts(self, sources: pa.Table) -> pa.Table:
-        """Runs the stages before the split. Returns one row per source of the parsed kinds."""
+        """Runs the stages before the split. Returns one row per source, if the recipe parses its kind."""
         return await self._through(sources, lambda s: table_of(s) == "texts")
 
     async def passages(self, texts: pa.Table) -> pa.Table:
-        """Runs the split. Returns one row per chunk, or per faulty source. Adds the source's whole text if an
-        embedding step reads it."""
+        """Runs the split. Returns one row per chunk, or one row for a source with a fault. If an embedding
+        step reads whole texts, each row also has its source's text."""
         chunks = await self._through(texts, lambda s: table_of(s) == "passages")
         return with_texts(chunks, texts) if self._recipe.embeds_from_texts else chunks
 

@@ -74,7 +74,7 @@ def question_writes(trial: Trial) -> None:
 
 def question_reads(trial: Trial) -> None:
     """Checks that the step reads only the fields in reads(). Undeclared replies, scores and fields of
-    POISONED are replaced by bombs that raise; no output in writes() may depend on them."""
+    POISONED are replaced by bombs, which raise when used. This must not change any output in writes()."""
     reads, writes = trial.step.reads(), trial.step.writes()
     try:
         out = run(trial.step, trial.kit, [poisoned(q, reads) for q in trial.given])
@@ -86,7 +86,7 @@ def question_reads(trial: Trial) -> None:
 
 
 def question_turns(trial: Trial) -> None:
-    """Checks that a step for earlier turns (`of_turns`) only skips its replies if there are no turns."""
+    """Checks that a step for earlier turns (`of_turns`) only skips its replies if a question has no turns."""
     into = named(trial.step.writes(), "replies") if of_turns(trial.step) else []
     for before, after in zip(trial.given, trial.out, strict=True):
         if into and not before.turns:
@@ -158,8 +158,8 @@ def corpus_writes(trial: Trial) -> None:
 
 
 def corpus_reads(trial: Trial) -> None:
-    """Checks that the step reads only the columns in reads(), source and fault. All others are removed from
-    its input, and no column in writes() may change."""
+    """Checks that the step reads only the columns in reads(), source and fault. Without all other columns,
+    the columns in writes() must be the same."""
     reads = {*trial.step.reads(), "source", "fault"}
     given = trial.given.select([n for n in trial.given.column_names if n in reads])
     try:
@@ -172,7 +172,7 @@ def corpus_reads(trial: Trial) -> None:
 
 
 def corpus_bound(trial: Trial) -> None:
-    """Checks that the rows of each source stay within the step's bound, if any, for the longest text."""
+    """Checks that no source gets more rows than the step's bound allows for the longest text of the input."""
     if not is_bounded(trial.step):
         return
     column = next(c for c in ("chunk_text", "text", "content") if c in trial.given.column_names)
@@ -188,7 +188,7 @@ Law = Callable[[Trial], None]
 
 
 def _by_name(*laws: Law) -> dict[str, Law]:
-    """Maps names to the laws of one half: "rows" -> `question_rows`."""
+    """Returns the laws of one half of a recipe by their short names: "rows" -> `question_rows`."""
     return {law.__name__.partition("_")[2]: law for law in laws}
 
 
@@ -240,7 +240,7 @@ POISONED = ("text", "body", "asked_at", "citations", "answer", "outcome", "origi
 
 
 def poisoned(question: Question, reads: frozenset[str]) -> Question:
-    """Puts bombs into a question's undeclared fields (POISONED), replies and scores; adds a reply `gold`."""
+    """Replaces undeclared fields (POISONED), replies and scores by bombs; adds a reply `gold`."""
     change: dict[str, Any] = {name: Bomb() for name in POISONED if name not in reads}
     told = {**question.replies, "gold": Reply("the gold answer", ANSWERED)}
     change["replies"] = Poisoned(told, named(reads, "replies"))

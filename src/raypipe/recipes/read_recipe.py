@@ -1,8 +1,8 @@
 """Reader of recipes in YAML: steps, gates, variants, and fields set from outside.
 
 A variant is a file that changes some fields of another recipe (`like`, `set`). The option
-`--set STEP[:INTO].FIELD=VALUE` changes the YAML tree before steps are built. So its value is checked like the
-file's own, and changes the digest.
+`--set STEP[:INTO].FIELD=VALUE` changes the YAML tree before steps are built. So the option's value is checked
+like a value in the file, and changes the digest.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class WrittenStep:
 
 
 def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
-    """Reads the recipe in a YAML file. `resolve` turns the names in steps (models, fitted numbers) into
-    values. `find`: name of the recipe that a variant changes -> its file; None: the file is in the same
-    folder. Raises ConfError with the file, the place in it, and the expected and found values."""
+    """Reads a recipe from a YAML file. `resolve` turns the names in steps (models, fitted numbers) into
+    values. `find` returns the file of the recipe that a variant changes; if `find` is None, that file is in
+    the same folder. Raises ConfError with the file, the place in it, and the expected and found values."""
     return from_tree(path.stem, read_tree(path, find), Where(str(path)), resolve)
 
 
 def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str, Any]:
-    """Reads the tree of a recipe's file. A variant gives the complete recipe's tree with its changes."""
+    """Reads the tree of a recipe's file. For a variant, returns the complete recipe's changed tree."""
     tree, where = config.read_yaml(path), Where(str(path))
     if "like" not in tree:
         return tree
@@ -72,8 +72,8 @@ def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str
 
 
 def copied_steps(tree: Mapping[str, Any], where: Where) -> tuple[list[WrittenStep], dict[str, Any]]:
-    """Returns the steps of a complete recipe's tree, and a copy of the tree. A change of a step's `fields`
-    changes the copy."""
+    """Copies the tree of a complete recipe. Returns the steps, then the copy. A change of a step's `fields`
+    also changes the copy."""
     halves = {half: list(written_steps(tree, half, where)) for half in HALVES}
     items = {half: [{s.key: s.fields} for s in steps] for half, steps in halves.items()}
     return [s for steps in halves.values() for s in steps], {**tree, **items}
@@ -82,7 +82,8 @@ def copied_steps(tree: Mapping[str, Any], where: Where) -> tuple[list[WrittenSte
 def written_steps(
     tree: Mapping[str, Any], half: str, where: Where, errors: Errors = None
 ) -> Iterator[WrittenStep]:
-    """Yields the right steps of one half of a tree. Adds errors to `errors`; None: raises the first one."""
+    """Yields the steps without errors of one half of a tree. Errors of other steps are added to `errors`; if
+    `errors` is None, the first error is raised."""
     items, here, taken = tree.get(half, []), where.at(half), set[str]()
     if not isinstance(items, list):
         with collected(errors):
@@ -118,7 +119,8 @@ def _written(item: Any, half: str, where: Where, taken: Collection[str]) -> Writ
 
 
 def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve) -> Recipe:
-    """Builds a recipe from a parsed mapping with the keys about, corpus and question."""
+    """Builds a recipe from a tree (keys about, corpus and question). Raises ConfError if the tree is
+    wrong."""
     config.require_known(tree, KEYS, where)
     corpus, question = (stages(tree, half, where, resolve) for half in HALVES)
     return checked(Recipe(name, str(tree.get("about", "")), corpus, question), where)
@@ -252,8 +254,8 @@ def read_points(text: str) -> list[str]:
 
 
 def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) -> dict[str, Any]:
-    """Sets fields in a copy of a complete recipe's tree. Raises ConfError for a name of no step or of
-    several, a field that the step lacks or that is set twice, and a path into a value that is no mapping."""
+    """Sets fields in a copy of a complete recipe's tree; returns the copy. Raises ConfError if a setting fits
+    no step or several, if a field is unknown or set twice, and for a path into a value that is no mapping."""
     steps, out = copied_steps(tree, where)
     done: dict[tuple[str, ...], str] = {}
     for one in map(read_setting, settings):

@@ -1,7 +1,8 @@
-"""A recipe: a question-answering system as data, two lists of frozen steps with gates and digests.
+"""A recipe: the description of a question-answering system as data.
 
-A recipe determines *what* is computed. Batch sizes, actors, GPUs and addresses are in the cluster file, paths
-of models in models.yaml. None of them is part of a digest.
+A recipe has two lists of frozen steps: the steps of the corpus half prepare sources, those of the question
+half answer questions. A recipe determines *what* is computed. Batch sizes, actors, GPUs and addresses are in
+the cluster file, and paths of models are in models.yaml. None of these settings is part of a digest.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Labels: TypeAlias = tuple[str, ...] | ByLabel[tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[S]):
-    """A step at its place in a recipe."""
+    """A step at its place in a recipe, with its gate (the labels that earlier replies must have)."""
 
     name: str  # the verb, with `into` if it differs: "fuse:final"
     step: S
@@ -39,7 +40,7 @@ class Stage(Generic[S]):
 
     @property
     def verb(self) -> str:
-        """Name without `into` and number: "fuse:final" -> "fuse", "rerank#2" -> "rerank"."""
+        """The verb in the stage's name: "fuse" for "fuse:final", "rerank" for "rerank#2"."""
         return self.name.partition("#")[0].partition(":")[0]
 
     def kind(self) -> str:
@@ -48,7 +49,8 @@ class Stage(Generic[S]):
 
     def digest(self) -> str:
         """Returns the digest of all that determines the stage's output: class, version, fields, gate, and the
-        source of a class from outside. Leaves out adapters of the model `tokenizer`: it only counts."""
+        source of a class from outside. Leaves out adapters of the model in the field `tokenizer`, because
+        this model only counts tokens. If the class was not imported, returns the recorded digest."""
         if self.written:
             return self.written
         step: Any = self.step
@@ -59,7 +61,7 @@ class Stage(Generic[S]):
         return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 
     def admits(self, question: Question) -> bool:
-        """Returns whether a question has each reply that the gate names, with an admitted label."""
+        """Returns whether a question has every reply that the gate names, each with an admitted label."""
         return all(
             r in question.replies
             and question.replies[r].label in (x.of(question) if isinstance(x, ByLabel) else x)
@@ -73,7 +75,7 @@ class Stage(Generic[S]):
 
 
 def faults_at(stage: Stage[Step], question: Question) -> list[Fault]:
-    """Returns the faults that a stage put on a question, then those of the replies that the stage writes."""
+    """Returns the faults that a stage put on a question, then the faults of the replies that it writes."""
     into = named(stage.step.writes(), "replies")
     names = {stage.name, *(f"{stage.verb}:{name}" for name in into)}
     replies = (question.replies[name].fault for name in into if name in question.replies)
@@ -111,11 +113,11 @@ class Recipe:
 
     @property
     def texts_table(self) -> str:
-        """Name of the table of parsed sources, from the digest of the stages before the split."""
+        """Name of the table of parsed sources. It contains the digest of the stages before the split."""
         return f"texts-{digest('texts', *(s.digest() for s in self.corpus if table_of(s.step) == 'texts'))}"
 
     def passages_digest(self) -> str:
-        """Returns the digest of the passages, from the stages that parse and split."""
+        """Returns the digest of the stages that parse and split. It names the table of passages."""
         return digest("passages", *(s.digest() for s in self.corpus if table_of(s.step) != "vectors"))
 
     @property
@@ -123,14 +125,14 @@ class Recipe:
         return f"passages-{self.passages_digest()}"
 
     def vectors_table(self, model: Model) -> str:
-        """Returns the name of the table with the searched copy of one embedder's vectors."""
+        """Returns the name of the table that holds the vectors of the embedder `model` for searches."""
         stage = next(s for s in self._embedding() if embedder_of(s.step) == model)
         half = ["float16"] if model.half else []
         return f"vectors-{digest('vectors', self.passages_digest(), stage.digest(), *half)}"
 
     @property
     def embeds_from_texts(self) -> bool:
-        """True if a step that embeds a chunk reads the whole text of its source."""
+        """True if an embedding step reads the whole text of a chunk's source, not only the chunk."""
         return any("text" in s.step.reads() for s in self._embedding())
 
     def embedders(self) -> tuple[Model, ...]:
@@ -167,8 +169,8 @@ class Recipe:
         return {s.name: where for s in self.question if (where := getattr(s.step, "where", ""))}
 
     def needs_passages(self) -> bool:
-        """Returns whether passages are the recipe's only evidence: the recipe reads the index, and has no
-        reference, such as a graph, that brings evidence."""
+        """Returns whether passages are the recipe's only evidence. True if a step reads the index and no step
+        names a reference, such as a graph, that brings evidence."""
         return bool(self._of_index()) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def reads_cited_alone(self) -> bool:
@@ -180,14 +182,14 @@ class Recipe:
         return {field for s in self.question for field in s.step.reads() if field.startswith("index.")}
 
     def models(self) -> tuple[Model, ...]:
-        """Returns every model that a step names, each once, in order; without absent ones (loader: none)."""
+        """Returns every model that a step names, each once, in order, except absent ones (loader: none)."""
         return tuple(self.named(Model))
 
     def chats(self) -> list[step_contract.ChatKind]:
         return step_contract.chat_kinds(*(s.step for s in (*self.corpus, *self.question)))
 
     def named(self, kind: type[step_contract.N]) -> list[step_contract.N]:
-        """Returns the models or references of all steps, as `step_contract.named_by` does."""
+        """Returns the models, or the references, that the steps name: see `step_contract.named_by`."""
         return step_contract.named_by(kind, *(s.step for s in (*self.corpus, *self.question)))
 
 
@@ -199,11 +201,10 @@ def row_key(question: Question, snapshot: str, everything: bool = False, turns: 
     """Returns the key of a question's answer. Questions with equal keys get equal answers from one recipe.
 
     The key covers text, body, time and evidence. The evidence is the citations in order, with the fields that
-    a recipe can show. `snapshot`, the searched sources of the store, is part of it in three cases: the
-    question's citations are None, it has a condition `where`, or `everything` (the recipe searches the whole
-    store). `turns` is `Recipe.turns_digest`: if it is not empty and the question has earlier turns, the key
-    also covers the turns and this digest.
-    """
+    a recipe can show. `snapshot` is the digest of all sources that the store searches. It is part of the
+    evidence if the question's citations are None, if the question has a condition `where`, or if `everything`
+    is true (the recipe searches the whole store). `turns` is `Recipe.turns_digest`. If `turns` is not empty
+    and the question has earlier turns, the key also covers the earlier turns and `turns`."""
     evidence = [
         part
         for c in question.citations or ()
@@ -223,9 +224,9 @@ RANKING = ("order", "hits", "citations")
 
 
 def ranking_of(recipe: Recipe) -> Recipe:
-    """Reduces a recipe to the stages that rank, and to stages whose output these need. Drops the gates on
-    replies of dropped stages, so a question that such a gate would keep out is ranked, too. Raises ConfError
-    if the recipe ranks nothing."""
+    """Reduces a recipe to the stages that rank, and to the stages whose output the ranking stages need. A
+    gate that reads the reply of a dropped stage is dropped, too. So a question is ranked even if that gate
+    would keep it out. Raises ConfError if the recipe ranks nothing."""
     needed: set[str] = set()
     kept: list[Stage[Step]] = []
     for stage in reversed(recipe.question):

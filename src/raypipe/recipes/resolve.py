@@ -2,7 +2,7 @@
 
 A name is looked up in the configuration: its folders, models.yaml and graphs.yaml. A step receives the value:
 a prompt's text, a model's identity, a grammar's text. So a file may move, but a changed word changes the
-digest. Only the name of an adapter stays a name.
+digest. The name of an adapter is the only name that a step receives as it is.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ FILES: Registry[type[Any]] = Registry("files", {}, "a dataclass")
 
 
 def file_record(hint: type[Any]) -> type[Any]:
-    """Returns the record type of the files in the folder that `hint` names. It is `hint` itself, or a
-    plugin's type if `hint` is no dataclass. Raises ConfError if no plugin has one."""
+    """Returns the record class of the files in a conf folder: `hint` itself if it is a dataclass, else the
+    class that a plugin has for the folder of `hint`. Raises ConfError if no plugin has one."""
     if is_dataclass(hint):
         return hint
     folder: str = hint.FOLDER
@@ -57,8 +57,8 @@ def file_record(hint: type[Any]) -> type[Any]:
 
 
 class Readers(Mapping[Any, Read[Any]]):
-    """Readers of field values by type. Some are given; others are made on demand, for references to entries
-    of graphs.yaml, for records in files of a conf folder, and for tables of values by label."""
+    """Mapping from a field's type to the reader of its values. Some readers are given. Others are made on
+    demand: for references to entries of graphs.yaml, for records in conf files, and for tables by label."""
 
     def __init__(self, files: Conf, places: Mapping[str, str], known: Mapping[Any, Read[Any]]) -> None:
         self._files, self._places = files, places
@@ -91,9 +91,10 @@ def resolvers(
     graphs: Mapping[str, str] = MappingProxyType({}),
     instead: Mapping[Any, Read[Any]] = MappingProxyType({}),
 ) -> Readers:
-    """Returns readers for every type that a field of a step can name. `instead`: type -> reader that replaces
-    the usual one. `graphs`: entry of graphs.yaml -> file, folder or address of its data, in place of the
-    entry's own. The value of the key "" is for each unnamed entry that accepts it (`Reference.lies_at`)."""
+    """Returns readers for every type that a field of a step can name. `instead` maps types to readers that
+    replace the usual ones. `graphs` maps entries of graphs.yaml to the places of their data, which replace
+    the entry's own. The place for the key "" replaces that of each other entry that accepts it
+    (`Reference.lies_at`)."""
     known: dict[Any, Read[Any]] = {
         Model: _model(models),
         **{c: _written(c, "fitted", partial(files.find, "fitted")) for c in FITTED},
@@ -112,7 +113,7 @@ def prompt_file(files: Conf, name: str) -> Prompt:
 
 
 def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
-    """Finds the value of a name. A ConfError is raised again with the place of the name in its file."""
+    """Looks up the name `value` with `find`. Adds the name's place in its file to a ConfError of `find`."""
     if not isinstance(value, str):
         raise where.error(f"expected the name of {what}, found {config.kind_of(value)}")
     try:
@@ -154,7 +155,7 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
 
 
 def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], resolve: Resolve) -> Read[Any]:
-    """Makes a reader for the name of an entry in graphs.yaml, which must have a kind that `cls` lists."""
+    """Makes a reader for an entry's name in graphs.yaml. The entry must have a kind that `cls` lists."""
 
     def find(name: str) -> Reference[Any]:
         path = files.file("graphs.yaml")

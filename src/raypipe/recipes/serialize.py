@@ -1,8 +1,8 @@
-"""Conversion of a complete recipe to plain JSON and back, including the models, prompts and numbers it names.
+"""Conversion of a recipe, with the models, prompts and numbers that it names, to plain JSON and back.
 
-A release is opened from this JSON, so it does not depend on the configuration folders. Reading constructs
-only classes that a step's field can hold, and checks the stored digest. A step named MODULE:NAME, from
-outside raypipe, is imported for running (`from_plain`), but not for reading (`description`).
+A release (a promoted run) is opened from this JSON, so it does not depend on the configuration folders.
+Reading checks the stored digest, and constructs only classes that a step's field can hold. A step from
+outside raypipe (MODULE:NAME) is imported for running (`from_plain`), but not for reading (`description`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CLASS, _TUPLE, _MAP = "is", "tuple", "map"  # keys in JSON: class of an object,
 
 
 def to_plain(recipe: Recipe) -> dict[str, Any]:
-    """Converts a recipe to JSON values. Raises TypeError for a field that no recipe file can give, and for a
-    step that was read from a record and not imported."""
+    """Converts a recipe to JSON values. Raises TypeError for a value that no recipe file can give, and for a
+    step that was read by `description` and so was not imported."""
     return {
         "name": recipe.name,
         "about": recipe.about,
@@ -44,15 +44,15 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
 
 
 def description(tree: Mapping[str, Any]) -> Recipe:
-    """Rebuilds a recipe from the JSON of `to_plain`, for reading only. Steps named MODULE:NAME are not
-    imported: their recorded digests are trusted. Else raises as `from_plain` does."""
+    """Rebuilds a recipe from the JSON of `to_plain`, for reading only. Steps from outside (MODULE:NAME) are
+    not imported, and their recorded digests are trusted. Otherwise raises as `from_plain`."""
     return from_plain(tree, imported=False)
 
 
 def from_plain(tree: Mapping[str, Any], imported: bool = True) -> Recipe:
-    """Rebuilds a recipe from the JSON of `to_plain`, ready to run: steps from outside are imported. Raises
-    ConfError if the JSON has another format, if the recipe's digest differs in this raypipe, and if the
-    source of a step from outside is missing or has changed."""
+    """Rebuilds a recipe from the JSON of `to_plain`. If `imported` is true, steps from outside are imported,
+    so that the recipe can run. Raises ConfError if the JSON has another format, if this raypipe computes
+    another digest for the recipe, or if the source of a step from outside is missing or has changed."""
     try:
         corpus, question = (tuple(_opened(s, imported) for s in tree[h]) for h in ("corpus", "question"))
         sets = tuple(tree.get("sets", ()))
@@ -73,7 +73,7 @@ _MEND = "Use the raypipe that made it, or run eval and promote again"
 
 @dataclass(frozen=True, slots=True)
 class UnopenedStep:
-    """A step from outside as a record declares it, without its class. It cannot run."""
+    """A step from outside raypipe as a record describes it. Its class was not imported, so it cannot run."""
 
     version: int
     declared: tuple[frozenset[str], frozenset[str]]  # its reads and its writes
@@ -144,7 +144,7 @@ def _own_classes(cls: type[Any], plugin: Plugin) -> dict[str, type[Any]]:
 
 
 def _plain(value: Any, names: Mapping[type[Any], str]) -> Any:
-    """Converts a value to plain JSON. `names`: class from outside -> path."""
+    """Converts a value to plain JSON. `names` maps a class from outside raypipe to its path."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
@@ -159,7 +159,7 @@ def _plain(value: Any, names: Mapping[type[Any], str]) -> Any:
 
 
 def _value(tree: Any, known: Mapping[str, type[Any]], lenient: bool = False) -> Any:
-    """Rebuilds a value from JSON. `lenient`: an object of an unknown class becomes a mapping."""
+    """Rebuilds a value from JSON. If `lenient` is true, an object of an unknown class becomes a mapping."""
     if not isinstance(tree, dict):
         return tree
     if _TUPLE in tree:
@@ -189,7 +189,8 @@ def _mappings(tree: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def references_in(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the references in a tree of `to_plain`, of any raypipe: objects with name, where and version."""
+    """Yields the references in a tree of `to_plain`, of any raypipe version. A reference is an object with
+    the keys name, where and version."""
     return filter(_is_reference, _mappings(tree))
 
 
@@ -199,8 +200,8 @@ def _is_reference(tree: Mapping[str, Any]) -> bool:
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yields (path, text) of each value in a part of a `to_plain` tree, for people; a list is one value. A
-    model or a reference yields its name, then the fields of its identity below the same path. A model that is
-    adopted as another one yields its name, the other's name at `adopted_as`, then the other's fields."""
+    model or a reference yields its name, then the fields of its identity below the same path. If a model has
+    adopted another model's identity, that model's name follows at `adopted_as`, then that model's fields."""
     if isinstance(tree, Mapping) and _MAP in tree:
         tree = {str(_shown(k)): v for k, v in tree[_MAP]}
     elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:
@@ -235,8 +236,8 @@ def _shown(tree: Any) -> str:
 @functools.cache
 def classes() -> Mapping[str, type[Any]]:
     """Maps names to the dataclasses that a recipe can hold: steps, and the classes of their fields. Includes
-    classes of plugins with locked versions, which are imported when all names are listed, or for a name that
-    the core lacks."""
+    classes of plugins with locked versions. These plugins are imported only when all names are listed, or
+    when the core lacks a name."""
     return _Classes()
 
 

@@ -20,7 +20,8 @@ Table: TypeAlias = Literal["texts", "passages", "vectors"]
 
 
 def named(fields: Iterable[str], kind: Literal["replies", "hits"]) -> list[str]:
-    """Returns the names of replies, or of scores of hits, in reads or writes: `replies.NAME` -> NAME."""
+    """Returns NAME for each field "replies.NAME", or "hits.NAME", as `kind` says. The fields are the reads or
+    writes of a step. NAME is the name of a reply, or of a score of hits."""
     return [f.removeprefix(f"{kind}.") for f in fields if f.startswith(f"{kind}.")]
 
 
@@ -37,34 +38,34 @@ def step_class(path: str) -> tuple[type[Any], Plugin]:
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
-    """Returns the token limit of a deciding step's answers, and the tokenizer that counts their tokens. By
-    default returns None: answers have no limit."""
+    """Returns the token limit for the answers of a step that decides, and the tokenizer that counts their
+    tokens. Returns None, also by default, if answers have no limit."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
 
 
 def answering(step: Step) -> tuple[str, ...]:
-    """Returns the names of the replies that a deciding step takes the answer from (method `prefers`), first
-    choice first. By default returns (): they are unknown."""
+    """Returns the names of the replies from which a step that decides takes the answer (method `prefers`),
+    first choice first. Returns (), also by default, if the names are unknown."""
     prefers: Callable[[], tuple[str, ...]] | None = getattr(step, "prefers", None)
     return () if prefers is None else prefers()
 
 
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
-    """Returns the kinds of sources to search: field `kinds` of a step that reads `content`. By default
-    returns None: the step does not limit them."""
+    """Returns the kinds of sources that are searched, if the corpus step limits them. They are the field
+    `kinds` of a step that reads `content`. Returns None, also by default, if the step does not limit them."""
     kinds = getattr(step, "kinds", None)
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
 
 def searches_all(step: Step) -> bool:
-    """Returns whether the step searches the whole store even for questions with citations (`scope`)."""
+    """Returns whether the step (field `scope`) searches the whole store even for questions with citations."""
     return getattr(step, "scope", "own") == "all"
 
 
 def approximate(step: Step) -> tuple[Approximate, int] | None:
-    """Returns the fields `ann` and `top` (chunks to find) of a step that searches approximately. Returns None
-    if the step searches exactly, or not at all."""
+    """Returns the fields `ann` and `top` of a step that searches approximately; `top` is the number of chunks
+    to find. Returns None if the step searches exactly, or not at all."""
     settings = getattr(step, "ann", None)
     return None if settings is None else (settings, cast(Any, step).top)
 
@@ -86,8 +87,8 @@ def decides(step: Step) -> bool:
 
 
 def of_turns(step: Step) -> bool:
-    """Returns whether the step acts only on questions with earlier turns; by default not. For a question
-    without turns the step's reply is skipped, and the question's key does not cover the step."""
+    """Returns whether the step acts only on questions with earlier turns; False by default. For a question
+    without earlier turns the step's reply is skipped, and the key of the answer does not cover the step."""
     return getattr(step, "of_turns", False)
 
 
@@ -107,8 +108,8 @@ def shows_passages(step: Step) -> bool:
 
 
 def shown_of(step: Step, kit: Kit) -> Shown:
-    """Returns a function that gives the passage text which a step reads, from the step's method `shown`. By
-    default a step reads all passages of the ranking."""
+    """Returns a function that gives, for each question, the passage text that a step reads. The step's method
+    `shown` makes this function. By default the text is all passages of the ranking."""
     opened: Callable[[Kit], Shown] | None = getattr(step, "shown", None)
     if opened is not None:
         return opened(kit)
@@ -121,8 +122,8 @@ def shown_of(step: Step, kit: Kit) -> Shown:
 
 
 def holds_golds(step: Step) -> bool:
-    """Returns whether the step's fields contain golds, as in a recipe that makes labels; by default not. A
-    run with such a step cannot be promoted."""
+    """Returns whether the step's fields contain gold answers, as in a recipe that makes labels; False by
+    default. A run with such a step cannot be promoted."""
     return getattr(step, "holds_golds", False)
 
 
@@ -132,8 +133,8 @@ def models_of(step: Step | CorpusStep) -> list[Model]:
 
 
 def asked_models(step: Step | CorpusStep) -> list[Model]:
-    """Returns the models that a step calls, each once. Models that only count tokens are left out: models of
-    kind tokenizer, and a language model that only the field `tokenizer` names. So are absent models."""
+    """Returns the models that a step calls, each once. Leaves out absent models, and models that only count
+    tokens: models of kind tokenizer, and a language model that only the field `tokenizer` names."""
     fields = [getattr(step, f.name) for f in dataclasses.fields(cast(Any, step)) if f.name != "tokenizer"]
     return [m for m in _named(*fields) if isinstance(m, Model) and m.kind != "tokenizer"]
 
@@ -144,7 +145,7 @@ ChatKind: TypeAlias = tuple[Model, Sampling, str | None]
 
 def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
     """Returns the kinds of chats that steps send, one per step, language model and adapter. Without the
-    method `sampling` a chat has at most 16 tokens; without the field `adapter` it has no adapter."""
+    method `sampling`, a reply has at most 16 tokens; without the field `adapter`, the adapter is None."""
     found: list[ChatKind] = []
     for step in steps:
         sampling = step.sampling() if hasattr(step, "sampling") else Sampling(max_tokens=16)
@@ -154,7 +155,7 @@ def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
 
 
 def requested_by(step: Step | CorpusStep) -> list[Reference[Any]]:
-    """Returns the references of a step that send requests to a server, such as graphs, each once."""
+    """Returns the references of a step that send requests to a server, each once. An example is a graph."""
     return [ref for ref in named_by(Reference, step) if ref.periods() is not None]
 
 
@@ -171,8 +172,8 @@ N = TypeVar("N", bound=Model | Reference[Any])
 
 
 def named_by(kind: type[N], *steps: Step | CorpusStep) -> list[N]:
-    """Returns the models or references in the fields of steps, each once, in order of appearance. Absent
-    models (loader: none) are left out."""
+    """Returns all models, or all references, in the fields of steps, each once, in order of appearance.
+    `kind` says which. Absent models (loader: none) are left out."""
     return [v for v in _named(*steps) if isinstance(v, kind)]
 
 
@@ -187,7 +188,7 @@ def _named(*values: Any) -> list[Any]:
 
 
 def _inside(value: Any) -> Iterator[Model | Reference[Any]]:
-    """Yields each model and reference in a value, an outer one before those inside it."""
+    """Yields each model and reference inside a value, at any depth; an outer one before its inner ones."""
     if isinstance(value, Model | Reference):
         yield value
     parts: Iterable[Any] = ()

@@ -1,4 +1,4 @@
-"""Verbs of recipes with the classes of their steps, and checks that the steps of a recipe fit together."""
+"""Table of the verbs of recipes with their step classes, and checks that a recipe's steps fit together."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ STEPS: Mapping[str, type[Any]] = ChainMap(QUESTION_STEPS, CORPUS_STEPS)  # type:
 
 
 def step_of(half: str, verb: str) -> tuple[type[Any], Plugin | None]:
-    """Returns the class of a verb, and its plugin if the digest of the plugin's source is part of a step's
-    identity. The plugin is None for the core's verbs and for plugins with locked versions. Raises KeyError if
-    the half lacks the verb, and ConfError if a plugin's class cannot be used."""
+    """Returns the class of a verb, and its plugin or None. The plugin is returned only if the digest of its
+    source is part of a step's identity: not for raypipe's own verbs, and not for plugins with locked
+    versions. Raises KeyError if `half` lacks the verb, and ConfError if a plugin's class cannot be used."""
     added = HALVES[half].added(verb)
     return (HALVES[half][verb], None) if added is None or added.table.locked else step_class(added.value)
 
@@ -89,9 +89,9 @@ GIVEN = frozenset({"text", "body", "asked_at", "citations", "turns", "index.layo
 
 
 def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
-    """Returns errors for the places where steps do not fit together. A step may read a field that no earlier
-    step writes, search vectors that the corpus half lacks, have numbers fitted to another recipe, or serve
-    neither answer nor ranking."""
+    """Returns an error for each place where steps do not fit together. A step may read a field that no
+    earlier step writes, search vectors that the corpus half lacks, or rank too few passages for later steps.
+    It may have numbers that were fitted to another recipe, or it may help neither to answer nor to rank."""
     errors: list[RaypipeError] = []
     columns = frozenset({"source", "kind", "content", "fault"})
     for i, stage in enumerate(recipe.corpus):
@@ -169,8 +169,8 @@ def _unwritten(
 
 
 def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
-    """Returns the origins of what was fitted in a recipe. A key is the name of a stage with fitted numbers,
-    or "adapter NAME of STAGE" for an adapter that the stage may use and `raypipe finetune` made."""
+    """Returns what a recipe's numbers and adapters were fitted on. A key is the name of a stage with fitted
+    numbers, or "adapter NAME of STAGE" for an adapter that the stage may use and `raypipe finetune` made."""
     found: dict[str, FittedOn] = {}
     for stage in recipe.question:
         if (on := fitted_on(stage.step)) is not None:
@@ -186,8 +186,8 @@ def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
 
 
 def trained_on(adapter: Path) -> FittedOn | None:
-    """Returns the origin of an adapter's training labels, from a file in its folder. Returns None if the file
-    is missing or names no labels, as for an adapter of another tool."""
+    """Returns the labels on which an adapter was trained, as a file in its folder names them. Returns None if
+    the file is missing or names no labels, as for an adapter of another tool."""
     made = read_yaml(adapter / RECIPE) if (adapter / RECIPE).is_file() else {}
     if not isinstance(labels := made.get("labels"), dict):
         return None
@@ -196,16 +196,16 @@ def trained_on(adapter: Path) -> FittedOn | None:
 
 
 def fitted_on(step: Any) -> FittedOn | None:
-    """Returns the origin of the numbers in the field `fitted` of a step; None if the step has none."""
+    """Returns what the numbers in a step's field `fitted` were fitted on; None if the step has none."""
     found = getattr(getattr(step, "fitted", None), "fitted_on", None)
     return found if isinstance(found, FittedOn) else None
 
 
 def basis(recipe: Recipe, name: str) -> str:
-    """Returns the digest of all that numbers fitted for one stage depend on: the corpus half, the question
-    stages before it, and the stage's fields except fields that the fit sets (`given_by_fit`). Leaves out
-    steps for earlier turns. A reference that brings evidence counts only by type and name, so a daily update
-    of a graph leaves a fit valid. Raises ConfError if no such stage exists."""
+    """Returns the digest of all that the fitted numbers of the stage `name` depend on. It covers the corpus
+    half, the question stages before this stage, and the fields of this stage that the fit does not set
+    (`given_by_fit`). Leaves out steps for earlier turns. A reference that brings evidence counts only by type
+    and name, so a daily update of a graph leaves a fit valid. Raises ConfError if no such stage exists."""
     before: list[str] = [_named(s, frozenset()) for s in recipe.corpus]
     for stage in (s for s in recipe.question if not of_turns(s.step)):
         if stage.name == name:

@@ -93,7 +93,7 @@ class AdoptionRecord:
 
 
 def adoptions(store: Store) -> dict[str, AdoptionRecord]:
-    """Maps the own identity (`digests.own_identity`) of each adopted model to its record."""
+    """Maps each adopted model, by its own identity (`digests.own_identity`), to its record."""
     mend = "Remove the file, and adopt the model again"
     names = store.files.names(ADOPTED)
     records = {n: read_record(store, f"{ADOPTED}/{n}", AdoptionRecord, mend) for n in names}
@@ -119,10 +119,10 @@ def end(store: Store, name: str) -> Adoption:
 
 
 def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:
-    """Finds the original that `new` shall count as, and the newest run that names it. `name`: name or
-    repository of the original. Searches the last LOOKED_BACK finished runs, and raises ConfError if they name
-    no such model except `new` itself. Raises it also if the original is itself adopted, `new` is the original
-    of another adoption, kind or dim differ, or `new` lacks an adapter."""
+    """Finds the model that `new` shall count as, and the newest run that names the model. `name` is its name
+    or repository. Raises ConfError if the last LOOKED_BACK finished runs name no such model except `new`
+    itself. Also raises ConfError if the found model is itself adopted, `new` is the original of another
+    adoption, kind or dim differ, or `new` lacks an adapter."""
     named, known, same = dict[str, None](), adoptions(store), False
     for run in recent(store, LOOKED_BACK):
         for old in (Model(**fields) for fields in fields_of(run.recipe, Model)):
@@ -161,7 +161,7 @@ Ask: TypeAlias = Callable[[], Awaitable[object]]
 
 class _RequestRecorder(ForwardingKit[Kit]):
     """A kit that records requests to one model with their answers, at most EACH per call. A recorded request
-    is a tuple: the call's common arguments, such as an embedder's role, then the text, pair or chat."""
+    is a tuple: the arguments that the call shares, such as an embedder's role, then a text, pair or chat."""
 
     def __init__(self, kit: Kit, model: Model) -> None:
         super().__init__(kit)
@@ -189,10 +189,10 @@ class _RequestRecorder(ForwardingKit[Kit]):
 
 
 def requests_of(store: Store, run: Run, old: Model) -> dict[Any, Any]:
-    """Returns at most REQUESTS requests of a run's recipe to a model, with their cached answers. Sends none:
-    questions of the run and a random sample of the store's pages pass the recipe with cached values, each
-    until a value is not cached. Raises ConfError if this raypipe would compute the recipe differently, and
-    StageError if a stage raises for another reason."""
+    """Returns at most REQUESTS requests that a run's recipe makes to a model, with their cached answers.
+    Sends none. To find requests, it runs questions and a random sample of the store's pages through the
+    recipe, with cached values only. Each stops at the first value that is not cached. Raises ConfError if
+    this raypipe would compute the recipe differently, and StageError if a stage raises for another reason."""
     recipe = from_plain(run.recipe)
     index = LanceIndex(searched_at(store.uri, recipe, run.tables))
     memo = StoreMemo(store.uri, memo_versions(store))
@@ -228,9 +228,9 @@ def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
 
 
 async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
-    """Sends recorded requests to the new model and compares its answers with the recorded ones. A final fault
-    counts as a different reply. Raises Unavailable for a transient fault, and any error of the model. `run`:
-    id of the run that made the requests."""
+    """Sends recorded requests to the new model and compares its answers with the recorded answers. A final
+    fault counts as a different reply. Raises Unavailable for a transient fault, and any error of the model.
+    `run` is the id of the run that made the requests."""
     ask: Any = getattr(kit, new.kind)(new)
     answers = dict[Any, Any]()
     for common in dict.fromkeys(request[:-1] for request in requests):
@@ -255,8 +255,9 @@ async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) 
 
 
 def _agreement(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Returns the share of pairs that both models order alike, or 1 if there are none. An element of `rows`
-    holds the original's and the new scores of the same things. Pairs with equal original scores do not count.
+    """Returns the share of pairs that both models order alike, or 1 if there are no pairs. Each element of
+    `rows` holds two arrays: the original's and the new model's scores of the same things. Pairs with equal
+    original scores do not count.
 
     >>> round(_agreement([(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))]), 2)
     0.67

@@ -63,7 +63,7 @@ class CapturedAnswer:
     turns: tuple[Turn, ...] = ()  # earlier turns of the conversation
 
     def question(self, id: str) -> Question:
-        """Returns the question with another id."""
+        """Returns the question that was answered, under the id `id`."""
         cited = self.citations and tuple(replace(c, question=id) for c in self.citations)
         return Question(id, self.query, self.body, self.asked_at, cited, where=self.where, turns=self.turns)
 
@@ -74,8 +74,8 @@ class CapturedAnswer:
         return [c.url for c in cited], [*used, *(s for c in cited for s in c.sources())]
 
     def own_id(self) -> str:
-        """Returns an id of the question with its evidence. Equal questions with equal evidence share it; so
-        do equal questions over the whole store, even if the store has changed in between."""
+        """Returns an id made of the question and its evidence. Equal questions with equal evidence get equal
+        ids. Equal questions over the whole store get equal ids even if the store has changed in between."""
         seen = "" if self.citations is None else json.dumps([astuple(c)[1:] for c in self.citations])
         evidence = str(self.citations is None), seen, *([self.where] if self.where else [])
         turns = (part for t in self.turns for part in (t.role, t.text))
@@ -94,19 +94,19 @@ class Feedback:
 
 
 class AnswerIds:
-    """A signer of answer ids: `seconds-drawn-mac` in hex, without dashes. The signature also covers the name
-    of the API key's filter, so an id is invalid under a key with another filter."""
+    """A signer of answer ids. An id is the time in seconds, a random number and a signature, all in hex. The
+    signature also covers the name of the API key's filter, so a key with another filter cannot use the id."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def draw(self, now: float, asker: str) -> str:
-        """Draws a random answer id. `now`: seconds since the epoch; `asker`: name of the key's filter."""
+        """Makes a random answer id. `now` is in seconds since the epoch; `asker` names the key's filter."""
         head = f"{int(now):08x}{secrets.token_hex(DRAWN_CHARS // 2)}"
         return head + self._mac(head, asker)
 
     def given_at(self, id: str, asker: str) -> float | None:
-        """Returns the answer's time (seconds since the epoch); None: the id was not drawn for this filter."""
+        """Returns the answer's time (seconds since the epoch); None: `id` was not signed for this filter."""
         head, mac = id[:-MAC_CHARS], id[-MAC_CHARS:]
         if len(id) != 8 + DRAWN_CHARS + MAC_CHARS or not id.isascii():
             return None
@@ -117,13 +117,12 @@ class AnswerIds:
 
 
 def share_of(answer_id: str) -> float:
-    """Maps an id to its random number in 0..1. An answer is captured if this is below the capture rate."""
+    """Maps an id to its random number in 0..1. An answer is captured if it is below the capture rate."""
     return float(int(answer_id[8 : 8 + DRAWN_CHARS], 16) / 16**DRAWN_CHARS)
 
 
 def answer_ids(store: Store) -> AnswerIds:
-    """Returns the signer with the store's secret, which the first call makes. Raises StoreError if it is
-    damaged."""
+    """Returns the signer with the store's secret (made by the first call). Raises StoreError if damaged."""
     if claimed(store.files, CAPTURE_SECRET) is None:  # if several gateways start together, one makes it
         claim(store.files, CAPTURE_SECRET, secrets.token_bytes(SECRET_BYTES))
     secret = claimed(store.files, CAPTURE_SECRET)
@@ -142,7 +141,7 @@ def captured_answers(store: Store, since: float) -> Iterator[CapturedAnswer]:
 
 
 def feedback_since(store: Store, since: float) -> dict[str, list[Feedback]]:
-    """Maps answer ids to the feedback written since then (seconds since the epoch), oldest first."""
+    """Maps answer ids to feedback written at or after `since` (seconds since the epoch), oldest first."""
     by_answer: dict[str, list[Feedback]] = {}
     names = segment_names(store.files, FEEDBACK, since)
     for feedback in read_lines(store, FEEDBACK, names, Feedback, FORMAT):

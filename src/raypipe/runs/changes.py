@@ -68,9 +68,9 @@ def compared_with(store: Store, run: Run) -> Run | None:
 
 
 def earlier_run(store: Store, questions: Container[str], before: str = "") -> Run | None:
-    """Returns the last finished run that had some of these questions (ids); None if there is none. Searches
-    the last LOOKED_BACK runs. Skips oracle runs, in which golds replaced a stage. `before`: id of a run; it
-    and later runs are skipped, if it is among the searched runs."""
+    """Returns the newest finished run that had some of these questions (ids). Returns None if none of the
+    last LOOKED_BACK runs did. Skips oracle runs, in which golds replaced a stage. If `before` is the id of
+    one of these runs, that run and newer runs are skipped."""
     runs = recent(store, LOOKED_BACK)
     at = next((i for i, run in enumerate(runs, 1) if run.run == before), 0)
     systems = (run for run in runs[at:] if not run.oracle)
@@ -116,8 +116,8 @@ class Parting:
 
 
 def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Parting]:
-    """Maps the id of each common question whose paths diverge to the first place where they do. `stores`: of
-    run `before`, and of `after`."""
+    """Maps the id of each common question whose paths diverge to the first such place. `stores` holds the
+    store of run `before`, then that of `after`."""
     old, new = (answer_keys(store, run.run) for store, run in zip(stores, (before, after), strict=True))
     own = differences(before.stages, after.stages)
     out = {}
@@ -138,7 +138,7 @@ def _moved(
     new: Mapping[str, AnswerKey],
     stages: Sequence[StageRecord],
 ) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:
-    """Yields id, both answers and `_parting` of each common question whose answers have different keys."""
+    """Yields (id, both answers, `_parting`) for each common question whose answers have different keys."""
     moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
     for some in batches(moved, AT_ONCE):
         both = zip(stores, (old, new), strict=True)
@@ -157,8 +157,8 @@ def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
 def _parting(
     a: Question, b: Question, old: AnswerKey, new: AnswerKey, stages: Sequence[StageRecord]
 ) -> StageRecord | str:
-    """Returns the first stage with different results, or "row", "evidence", or "" if nothing differs.
-    `stages`: stages of the later run."""
+    """Returns the first of `stages` (the later run's) whose results differ; "" if none. Returns "row" if the
+    question or its citations differ, "evidence" if sources were missing in one run only."""
     if old.row != new.row:
         return "row"
     if old.absent != new.absent:
@@ -172,7 +172,7 @@ def _parting(
 
 
 def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
-    """Returns the results of a stage in the stored answer. `orders`: the final order is one of them."""
+    """Returns a stage's results, as the stored answer has them. `orders` True: it made the final order."""
     out: dict[str, Any] = {}
     for name in stage.writes:
         kind, _, part = name.partition(".")
@@ -191,7 +191,7 @@ def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
 
 
 def _path(q: Question, stage: StageRecord | str) -> str:
-    """Formats a stage's hits, order, citations and replies in one line, at most SHOWN of each ranking."""
+    """Formats a stage's hits, order, citations and replies in one line. Shows SHOWN of each ranking."""
     if isinstance(stage, str):
         return ""
     parts = []
@@ -209,8 +209,9 @@ def _path(q: Question, stage: StageRecord | str) -> str:
 
 
 def _because(step: str, stages: Sequence[StageRecord], own: Mapping[str, Difference]) -> Difference | None:
-    """Returns the recipe's nearest difference at or before the stage `step`. If no stage up to `step`
-    differs, returns the difference of a removed stage, or None. `own`: stage -> its difference."""
+    """Returns the recipe's difference that may explain why results diverge at the stage `step`. It is the
+    difference of that stage, else of the nearest stage before it, else of a removed stage, else None. `own`
+    maps stages to their differences."""
     names = [s.name for s in stages]
     for name in reversed(names[: names.index(step) + 1]):
         if name in own:

@@ -1,7 +1,7 @@
 """Explanation of one row, that is one question, of a finished run: its key, evidence, requests and reasons.
 
-The question passes through the question half again, stage by stage, with the memo (the cache) in the place of
-models. So its requests become known, and none is sent. Reads records, the store and the memo.
+The question passes the question steps once more, stage by stage. Values come only from the memo (the cache of
+model calls). This shows which requests the stages make, and sends none. Reads records, store and memo.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _answered(store: Store, key: AnswerKey) -> Question | None:
 
 
 def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[str, str]:
-    """Maps the name of each part of a row key (`recipe.row_key`) to its text."""
+    """Maps the name of each part of a question's row key (a digest by `recipe.row_key`) to its text."""
     parts = {"text": question.text, "body": question.body, "asked_at": question.asked_at}
     parts |= {f"turn {n}": f"{t.role}: {t.text}" for n, t in enumerate(question.turns, 1)}
     if question.citations is None or everything or question.where:
@@ -232,9 +232,10 @@ def _changed(
     parts: Mapping[str, str],
     everything: bool,
 ) -> tuple[str, ...]:
-    """Lists the parts of the row key that differ from the run `before`: () without such a run; ("absent",) if
-    only missing sources differ; ("row",) if that run lacks the question, or if its answer does not show the
-    difference. Lists all parts if that run stored no answer. `old`, `key`: keys of both answers."""
+    """Lists the parts of the row key (text, citations, ...) that differ between the run `before` and this
+    run. `old` and `key` are the keys of both answers. Returns () without a run `before`, ("absent",) if only
+    the missing sources differ, and ("row",) if `before` lacks the question or its stored answer does not show
+    the difference. Lists all parts if `before` stored no answer."""
     if before is None:
         return ()
     if old is None:
@@ -256,10 +257,11 @@ def _steps(
     key: AnswerKey,
     why_of: Callable[[str], str],
 ) -> tuple[StageRequests, ...]:
-    """Lists the requests of each stage, by running the question through the stages with cached values. A
-    stage from outside is not run, and a stage with a stored fault cannot run: the question continues with its
-    stored replies (`as_answered`). If another stage needs a value that is not cached, its requests and those
-    of later stages are unknown. `answered`: the stored answer, or the question with its fault."""
+    """Lists the requests of each stage, by running the question through the stages with cached values only.
+
+    A stage from outside raypipe is not run, and a stage with a stored fault cannot run. The replies that such
+    a stage wrote are then taken from `answered` (`as_answered`): the stored answer, or the question with its
+    fault. If another stage needs a value that is not cached, the requests from there on are unknown."""
     kit = CacheOnlyKit(LocalKit(index))
     memo = StoreMemo(store.uri, memo_versions(store))
     found: list[StageRequests] = []
@@ -297,8 +299,8 @@ def _steps(
 def as_answered(
     recipe: Recipe, stage: Stage[Step], question: Question, answered: Question | None
 ) -> Question | None:
-    """Returns the question with the replies that a stage, which is not run, wrote in the stored answer.
-    Returns None if the answer lacks one, or if the stage writes other fields or another stage's reply."""
+    """Returns the question with the replies of a stage that is not run, taken from the stored answer
+    `answered`. Returns None if `answered` lacks a reply, or if the stage writes more than its own replies."""
     others = {w for s in recipe.question if s is not stage for w in s.step.writes()}
     names = [w.removeprefix("replies.") for w in stage.step.writes()]
     if answered is None or stage.step.writes() & others or not all(n in answered.replies for n in names):

@@ -1,13 +1,13 @@
 """Search for all that a store holds of a text to forget. Changes nothing.
 
-`find_target` resolves a name to a `Target`. `find` collects the ids of all rows that rest on some targets, as
-a `Gone`. Both compare ids and addresses, never words.
+`find_target` resolves a name to a `Target`. `find` collects, as a `Gone`, the ids of all rows that rest on
+targets. Both compare ids and addresses, never words.
 
-An answer rests on each source that it cites, found or quotes. A cached reply records the recipe and
-questions, or the sources, that it was requested for (`core.call_context`). A reply requested for sources is
-kept if none of these sources is a target. A reply requested for questions is kept if each of them has a
-stored answer by the recorded recipe, and if none is a target, cites a target, or has an answer that rests on
-one. A reply that records neither is removed.
+An answer rests on each source that it cites, found or quotes. A cached reply records what it was requested
+for (`core.call_context`): either sources, or a recipe and questions. A reply requested for sources is kept if
+none of these sources is a target. A reply requested for questions is kept if each question has a stored
+answer by the recorded recipe, and no question is a target, cites a target, or has an answer that rests on a
+target. A reply that records neither sources nor questions is removed.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ class Forgetting:
 
 
 def find_target(store: Store, given: str) -> Target:
-    """Resolves a name: the id of a question or source, the id or path of a document, or a url. Also searches
-    older table versions, since a release may name them. A forgotten name resolves by its tombstone, a record
-    of digests. Raises DataError if nothing or documents of several folders have the name."""
+    """Resolves a name: the id of a question or source, the id or path of a document, or a url. If the newest
+    table versions lack the name, searches older versions, because a release may still use these. Last,
+    searches the tombstones (digests of forgotten things). Raises DataError if nothing has the name, or if
+    documents of several folders have it."""
     if _find_row(store, "questions", "id", [given]):
         return Target("question", given, questions=(given,))
     if _find_row(store, "sources", "id", [given]):
@@ -117,8 +118,8 @@ def _find_row(store: Store, table: str, column: str, values: list[str]) -> dict[
 
 
 def _find_page(store: Store, url: str) -> Target | None:
-    """Finds a page in the newest version of the questions that cites it; None if none does. Names and
-    snippets that another url or a document shares are no targets."""
+    """Finds the page of a url, in the newest version of the questions that cites the url; None if none does.
+    A name or snippet that another url or a document has, too, is not part of the target."""
     documents = set(id_texts(store.scan("documents", ["source"])["source"]))
     for version in versions(store, "questions")[::-1]:
         own, others = dict[str, str](), set(documents)
@@ -146,7 +147,7 @@ def named_versions(store: Store) -> dict[str, set[int]]:
 
 
 def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: Collection[str]) -> list[str]:
-    """Lists ids of the releases to end: they have tables with rows to remove, or name one of the adapters."""
+    """Lists ids of the releases to end: they use a table with rows to remove, or one of the adapters."""
     held = {(table, v) for table, found in holding(store, gone, named).items() for v in found}
     ended = [r.id for r in roots(store).releases if not held.isdisjoint(r.tables.items())]
     ended += [r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters)]
@@ -154,7 +155,7 @@ def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: C
 
 
 def check_readers(store: Store, gone: Gone) -> None:
-    """Raises StoreError if a living process reads rows to be removed at pinned versions."""
+    """Raises StoreError if a living process has pinned a table version that holds rows to remove."""
     read = {table: versions for table, versions in read_now(store.files).items() if store.has(table)}
     for table, held in holding(store, gone, read).items():
         if held:
@@ -164,7 +165,7 @@ def check_readers(store: Store, gone: Gone) -> None:
 
 
 def find(store: Store, targets: Sequence[Target], named: Mapping[str, Collection[int]]) -> Gone:
-    """Collects the ids of all rows that rest on the targets in the `named` table versions; no adapters."""
+    """Collects the ids of all rows that rest on the targets, in the `named` table versions. No adapters."""
     fields = ("sources", "urls", "documents", "questions")
     start: dict[str, Any] = {f: tuple(sorted({x for t in targets for x in getattr(t, f)})) for f in fields}
     return _Search(store, named, Gone(**start)).gone()
@@ -229,7 +230,7 @@ class _Search:
                 yield from with_id_texts(batch.to_pylist())
 
     def _target_rows(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yields the rows of the target sources, from all tables of a kind in all named versions."""
+        """Yields the target sources' rows in all tables of a kind, such as `texts`, in all named versions."""
         for table in (t for t in self.named if t.startswith(f"{kind}-")):
             for version in self.named[table]:
                 found = rows(self.store.dataset(table, version), "source", self.start.sources)
@@ -258,10 +259,11 @@ class _Search:
     def _vector_and_score_keys(
         self, asked: Collection[str], passages: Sequence[str], replies: Mapping[str, Collection[Any]]
     ) -> dict[str, set[Any]]:
-        """Maps each memo table of vectors or scores to its keys to remove: vectors of target texts, and of
-        texts from a removed reply, which are search texts (`hyde`) or chunks with a note on their place
-        (`embed_contextual`); scores of (asked text, passage). `asked`: texts of the questions with answers to
-        remove. `passages`: target texts. `replies`: memo table of replies -> keys to remove."""
+        """Maps each memo table of vectors or scores to its keys to remove. These are vectors of target texts,
+        vectors of texts that contain a removed reply, and scores of pairs of a text in `asked` and one in
+        `passages`. A reply is in search texts (`hyde`) and in chunks with a note on their place
+        (`embed_contextual`). `asked` are texts of questions with an answer to remove; `passages` are target
+        texts. `replies` maps memo tables of replies to keys to remove."""
         kinds = {table: table.partition("-") for table in memo_tables(self.store)}
         vectors = {table: identity for table, (kind, _, identity) in kinds.items() if kind == "embeddings"}
         keys_of: dict[str, set[Any]] = {table: set() for table in vectors}
@@ -289,8 +291,8 @@ class _Search:
         return keys_of
 
     def _reply_keys(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
-        """Maps each memo table of replies to its keys to remove: replies that record no source or question, a
-        target source, or a question outside `safe`. `safe`: recipe -> questions whose replies are kept."""
+        """Maps each memo table of replies to its keys to remove. Their replies record no source or question,
+        a target source, or a question outside `safe` (recipe -> questions whose replies are kept)."""
 
         def stays(row: Mapping[str, Any]) -> bool:
             if row["recipe"] == OF_SOURCES:

@@ -74,10 +74,10 @@ def check(
 ) -> None:
     """Raises GateFailed for the first gate that a run fails, and ConfError for an unknown metric.
 
-    A gate fails if the run's number is missing or breaks the bound. For a measure, at least `min_scored`
-    (0..1) of the questions must be scored, their groups must suffice for a 95 % interval, and the
-    unfavourable end of the interval must meet the bound, except for `==`. A run with answers kept from
-    earlier runs fails every gate. `unscored`: ids of the questions without a score, for the message."""
+    A gate fails if the run's number is missing or breaks the bound. A gate on a measure needs more: at least
+    `min_scored` (0..1) of the questions are scored, they come in enough groups for a 95 % interval, and,
+    except for `==`, the unfavourable end of the interval meets the bound. A run with answers kept from
+    earlier runs fails every gate. `unscored` are ids of questions without a score, which messages name."""
     run = f"run {record.run}"
     if gates and record.kept:
         answers = f"{sum(record.kept.values())} of {record.questions} answers of {run}"
@@ -122,7 +122,7 @@ def check(
 
 
 def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int]:
-    """Returns interval (None: too few groups), value, scored and all questions of a gate's measure."""
+    """Returns a measure's interval (None: too few groups), value, and numbers of scored and all questions."""
     if (m := record.measure(gate.metric)) is not None:
         return m.interval, m.mean or 0.0, m.scored, m.of
     assert record.score is not None

@@ -1,6 +1,6 @@
 """Prune: removal of all that no release, no recipe and no citation names.
 
-`release.roots` collects what the store has and what must remain, its roots:
+`release.roots` collects what the store has, and the roots: what must remain.
 
 - `runs`: all finished runs; `root_runs`: the last run of each recipe file, without --set if there is one.
 - `releases`: all releases; `root_releases`: those in the history, or rolled back since the last promotion.
@@ -9,13 +9,13 @@
 A table is removed if it is in `ever_named` and not in `named`. A table that no finished run or release named
 remains, since an unfinished run may need it. Memo tables with replies of language models remain, too, since
 they were paid for: only `--replies MODEL` removes them. All other tables can be computed again from the
-sources. Answers of recipes without a root, records of old runs (`Roots.older`), sources that nothing cites
-and settled faults (`old_faults`) are removed, too.
+sources. Also removed are answers of recipes without a root, records of old runs (`Roots.older`), sources that
+nothing cites, and faults that do not matter any more (`old_faults`).
 
 An adapter is removed if an older run or release names it and no root does. Cached replies of a graph's server
 are removed after their refresh period, since no run looks them up again. Checkpoints of a training, and
 incomplete adapters, are removed if no process works on the training and their newest file is older than
-`kept`. Tagged versions always stay readable. After a kill, the next prune removes the rest.
+`kept`. Tagged versions always stay readable. After a kill, the next prune removes what is left.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def prune(
 ) -> list[Removal]:
     """Lists all that nothing names and, unless `dry_run`, removes it. Then compacts tables, and removes
     versions older than `kept` that no process reads, no root run names and no tag protects. A dry run gives
-    up no work, but it finishes killed ingests (`driving`). `abandoned`: names of unfinished work to give up,
-    or their beginnings. `replies`: names of language models whose replies are removed.
+    up no work, but it finishes killed ingests (`driving`). `abandoned` are names of unfinished work to give
+    up; the beginning of a name suffices. `replies` are names of language models whose replies are removed.
 
     Raises StoreError if another driver works on the store or, except in a dry run, unfinished work remains.
     Raises ConfError if a name in `abandoned` matches no work or several, and as `replies_given_up` does."""
@@ -98,8 +98,8 @@ def matching(names: Sequence[str], begin: str) -> str:
 
 
 def _is_named_by_digest(name: str) -> bool:
-    """Returns whether a name is that of a table whose name ends in a digest. Other tables, such as
-    `questions`, always remain. The key of an answer, a digest without "-", is no such name."""
+    """Returns whether `name` is a table's name that ends in a digest, such as `texts-...`. Tables without a
+    digest, such as `questions`, always remain. An answer's key, a digest without "-", is no such name."""
     return "-" in name
 
 
@@ -144,8 +144,7 @@ def _removals(
 
 def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
     """Returns the memo tables with replies of these language models, except tables that a root names or a
-    process reads. Raises ConfError if no run or release names a model, and ConfError if none of its tables
-    remains."""
+    process reads. Raises ConfError if no run or release names a model, or if no table is left for a model."""
     named = defaultdict[str, set[str]](set)
     for table, name in release.replies_named(found.runs, found.releases):
         named[name].add(table)
@@ -168,7 +167,7 @@ def _expired(store: Store, table: str, now: float) -> list[str]:
 
 
 def uncited(store: Store) -> list[str]:
-    """Lists sources that no question or document cites; none if a question searches the whole store."""
+    """Lists sources that no question or document cites. Lists none if a question searches the whole store."""
     cited = set(id_texts(store.scan("documents", ["source"])["source"]))
     for batch in store.batches("questions", ["citations"]):
         column = batch["citations"]
@@ -229,12 +228,12 @@ READS = ("ingest", "files")  # values of `run` in faults of files, which belong 
 
 
 def old_faults(store: Store, tables: Collection[str], gone: Iterable[Run]) -> list[int]:
-    """Returns the row ids of faults that do not matter any more. A fault's `digest` tells its kind.
+    """Returns the row ids of faults that do not matter any more. A fault's `digest` and `run` tell its kind.
 
-    A table's name, such as `texts-...`: a source failed. It matters while that table remains and lacks the
-    source. An answer's key: a question failed. It matters while the answer is missing and no run in `gone`
-    has the key. With a `run` in READS, a line or file could not be read. It matters while the note of the
-    files exists. `tables`: remaining tables; `gone`: runs to be removed."""
+    If `digest` is a table's name, such as `texts-...`, a source failed. The fault matters while the table is
+    in `tables` (remaining tables) and lacks the source. If `digest` is an answer's key, a question failed.
+    The fault matters while the answer is missing and no run in `gone` (runs to be removed) has the key. If
+    `run` is in READS, a line or file could not be read. The fault matters while the files' note exists."""
     rows = store.scan("faults", columns=["id", "digest", "run"], with_row_id=True).to_pylist()
     if not rows:
         return []

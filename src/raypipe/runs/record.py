@@ -125,7 +125,7 @@ class Run(BaseModel):
 
     @property
     def rule(self) -> str:
-        """The rule of scoring; "": none."""
+        """The rule by which answers are scored; "": no rule."""
         return self.by_rule.rule if self.by_rule else ""
 
     @property
@@ -135,7 +135,7 @@ class Run(BaseModel):
 
     @property
     def judged_by(self) -> str:
-        """The judge's model, or its path; "": none."""
+        """The name of the judge's model, or the judge's path; "": no judge."""
         return self.judge.model if self.judge else ""
 
     @property
@@ -175,9 +175,9 @@ class AnswerKey:
 
 
 def reason(old: Run | None, new: StageRecord, own: Mapping[str, Difference]) -> str:
-    """Returns the reason for a stage to compute a row that an earlier run had: model, prompt, parameter,
-    version, or upstream for a difference in an earlier stage. Returns "row" if nothing differs, or if `old`
-    is None. `own`: stage -> difference of the stage's own step or gate from run `old`."""
+    """Returns why a stage computes a row that the earlier run `old` had. It is model, prompt, parameter or
+    version if the stage itself differs, upstream if an earlier stage does. Returns "row" if nothing differs,
+    or if `old` is None. `own` maps a stage to the difference of its own step or gate from run `old`."""
     if new.name in own:
         return own[new.name].kind
     before = old.stage(new.name) if old else None
@@ -244,7 +244,7 @@ def _stored(store: Store, name: str) -> Run | None:
 
 
 def remove(store: Store, run: str) -> None:
-    """Removes a run's record from the store, then the keys of its answers. So no record lacks its keys."""
+    """Removes a run's record from the store, then its answer keys, so that no record is without keys."""
     for name in store.files.names(RECORDS):
         if name.endswith(f"-{run}.json"):
             store.files.remove(f"{RECORDS}/{name}")

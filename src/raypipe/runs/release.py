@@ -4,10 +4,10 @@ A release is a file that never changes: the whole recipe, and the table versions
 protected by a tag. `live` is a small file, replaced atomically after everything else is in place, so a reader
 sees either the old or the new release.
 
-Roots are the last run of each recipe file (without --set, if there is one), the releases of the history, the
-releases rolled back since the last promotion, and tables that a process reads now. A prune keeps every table
-that a root names, tables of the memo (the cache) included. It may remove any other table that a run or
-release names. The number in a record's file name tells which run is the last; clocks play no part.
+A prune removes tables that a run or release names, but keeps every table that a root names, tables of the
+memo (the cache) included. Roots are the last run of each recipe file (the last without --set, if there is
+one), the releases of the history, the releases rolled back since the last promotion, and tables that a
+process is reading. The number in a record's file name tells which run is the last; clocks play no part.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def promote(
     against: Release | None = None,
 ) -> Release:
     """Makes a finished run the live release, unless it is live already. After an error, the live release is
-    the same as before. `gates` are bounds on the run's own numbers. `passed`: texts of further gates, which
-    compared the run with the release `against` and held.
+    the same as before. `gates` are bounds on the run's own numbers. `passed` are the texts of gates that
+    compared the run with the release `against`, and that it has met.
 
-    Raises GateFailed if a gate fails, or if `against` is given and is not live any more. Raises ConfError for
-    a run in which golds replaced a stage, for a gate on an unknown metric, and for a recipe that this raypipe
-    would compute differently. Raises StoreError if a table version that the run searched is missing."""
+    Raises GateFailed if a gate fails, or if `against` is given but is not the live release. Raises ConfError
+    for a run in which golds replaced a stage, for a gate on an unknown metric, and for a recipe that this
+    raypipe would compute differently. Raises StoreError if a searched table version is missing."""
     if record.oracle:
         why = f"is an oracle run: golds replaced its {record.oracle}"
         if record.oracle == "labels":
@@ -168,7 +168,7 @@ def history(store: Store) -> tuple[str, ...]:
 
 
 def forget(store: Store, id: str) -> None:
-    """Removes a release that is not in the history: first its file, which was written last, then its tags."""
+    """Removes a release that is not in the history: its file, then the tags on its table versions."""
     store.files.remove(f"{RELEASES}/{id}.json")
     for table in tables(store):
         untag(store, table, id)
@@ -226,7 +226,7 @@ class ReleaseLine:
 
 
 def summary(release: Release, live_id: str) -> ReleaseLine:
-    """Returns a release as a line of the list. `live_id`: id of the live release."""
+    """Returns a release as a line of the list. `live_id` is the id of the live release."""
     score, lead = release.score, release.lead
     scored, questions = scored_of(score) if score else (lead.scored, lead.of) if lead else (0, 0)
     same = {name: getattr(release, name) for name in ("id", "run", "digest", "seen", "gates", "promoted")}
@@ -246,7 +246,7 @@ EVERY_RUN = 1_000_000  # more runs than a store has
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The finished runs and releases of a store, and the roots among them."""
+    """All finished runs and releases of a store, and those among them that a prune keeps: the roots."""
 
     runs: Sequence[Run]  # all finished runs, newest first
     root_runs: Sequence[Run]  # the last run of each recipe file, preferably without --set: `last_of_each`
@@ -256,8 +256,8 @@ class Roots:
     ever_named: set[str]  # tables that any run or release names, root or not
 
     def older(self) -> list[Run]:
-        """Lists the runs that are no roots, that no root release names, and that are not among the last
-        LOOKED_BACK."""
+        """Lists runs that are not needed: they are no roots, no root release names them, and they are not
+        among the last LOOKED_BACK."""
         kept = {r.run for r in (*self.root_runs, *self.runs[:LOOKED_BACK])}
         kept |= {r.run for r in self.root_releases}
         return [r for r in self.runs if r.run not in kept]
@@ -275,7 +275,7 @@ def roots(store: Store) -> Roots:
 
 
 def last_of_each(runs: Sequence[Run]) -> list[Run]:
-    """Returns each recipe file's last run: without --set if there is one. `runs`: newest first."""
+    """Returns each recipe file's last run, without --set if there is one. `runs` has the newest first."""
     ordered = sorted(reversed(runs), key=lambda r: not r.recipe.get("sets"))
     return list({r.recipe.get("file") or r.recipe["name"]: r for r in ordered}.values())
 
@@ -313,6 +313,6 @@ def adapters_named(runs: Sequence[Run], promoted: Sequence[Release]) -> set[str]
 
 
 def request_tables(runs: Sequence[Run], promoted: Sequence[Release]) -> set[str]:
-    """Returns the memo tables with replies of servers, such as a graph's, that runs and releases name."""
+    """Returns the memo tables with replies of the servers, such as a graph's, that runs and releases name."""
     references = (ref for r in _both(runs, promoted) for ref in references_in(r.recipe))
     return {request_replies_of(ref["version"]).name for ref in references}

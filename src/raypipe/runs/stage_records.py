@@ -1,6 +1,6 @@
 """Description of a recipe in a run's record, and the differences between two recipes, stage by stage.
 
-Differences for people are lines with the values before and after; of a long text, its changed lines.
+For people, a difference is shown in lines: the values before and after, or the changed lines of a long text.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
 
 
 def chains(recipe: Recipe) -> dict[str, str]:
-    """Maps each stage to a digest of itself and of all stages upstream: the stages that write a field that it
-    reads, and the stages upstream of these. A stage with the same chain in two recipes sends its model the
-    same requests for an equal row."""
+    """Maps each stage to its chain: a digest of the stage and of all stages upstream. Upstream are the stages
+    that write a field that the stage reads, and the stages upstream of these. A stage with the same chain in
+    two recipes sends its model the same requests for an equal row."""
     writers: dict[str, list[str]] = {}  # field -> chains of the stages that write it
     out: dict[str, str] = {}
 
@@ -156,8 +156,8 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
 
 
 def recipe_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """Lists the differences of two recipes (`to_plain`) for people. Of a long text it lists only the changed
-    lines, of another model only the name."""
+    """Lists the differences of two recipes (`to_plain`) for people. A long text is listed only by its changed
+    lines, a changed model only by its name."""
     old, new = _stages(before), _stages(after)
     lines: list[str] = []
     for name in dict.fromkeys([*old, *new]):
@@ -181,7 +181,7 @@ def recipe_values(recipe: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _stages(recipe: Mapping[str, Any]) -> dict[str, Values]:
-    """Maps each stage to its leaf values by path, with its gate."""
+    """Maps each stage to its leaf values, by path. The values of its gate are included."""
     out: dict[str, Values] = {}
     for stage in (*recipe["corpus"], *recipe["question"]):
         gate = {"when": stage["when"]} if stage["when"] else {}
@@ -192,8 +192,8 @@ def _stages(recipe: Mapping[str, Any]) -> dict[str, Values]:
 def with_lines(
     found: Mapping[str, Difference], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Difference]:
-    """Adds lines for people to each difference, about MOST_LINES at most; none for class, version or
-    source."""
+    """Adds lines for people to each difference: at most MOST_LINES, and a line that counts further lines. A
+    different class, version or source file of a step gets no lines."""
     old, new, out = _stages(before), _stages(after), {}
     for name, d in found.items():
         whole = d.field in ("step", "version", "source")

@@ -59,8 +59,8 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The accepted API keys. If there are none, and no key has a filter, only requests from this machine are
-    accepted, except with `open`."""
+    """The accepted API keys. Without keys and key filters, only requests from this machine are accepted,
+    except if `open` is true."""
 
     digests: tuple[bytes, ...] = ()  # SHA-256 of each key, so that replicas get no usable key
     open: bool = False  # True: every request is accepted
@@ -155,8 +155,8 @@ def read_key_filters(path: Path) -> tuple[KeyFilter, ...]:
 
 
 def key_filters_in(tree: Any, path: str) -> tuple[KeyFilter, ...]:
-    """Builds filters from the content of a file, which messages call `path`. Raises ConfError if there is no
-    filter, for an invalid filter or key, and for a key of two filters. No message contains a key."""
+    """Builds filters from `tree`, the parsed content of the file `path`. Raises ConfError if there is no
+    filter, if a filter or key is invalid, and if two filters have the same key. No message contains a key."""
     try:
         return _key_filters(tree, path)
     except ConfError as e:
@@ -164,8 +164,8 @@ def key_filters_in(tree: Any, path: str) -> tuple[KeyFilter, ...]:
 
 
 def _masked(message: str, tree: Any) -> str:
-    """Removes from a message all texts of the tree that may be keys, since a misplaced key may be anywhere.
-    They have at least KEY_CHARS characters and resemble no field's name."""
+    """Replaces in a message every text of the file that may be a key, because a misplaced key may be
+    anywhere. Such a text has at least KEY_CHARS characters and resembles no field's name."""
     known = [f.name for cls in (FilterFile, FilterEntry) for f in dataclasses.fields(cls)]
     long = {t for t in _texts(tree) if len(t) >= KEY_CHARS and not difflib.get_close_matches(t, known)}
     for text in sorted(long, key=len, reverse=True):
@@ -175,7 +175,7 @@ def _masked(message: str, tree: Any) -> str:
 
 
 def _texts(tree: Any) -> set[str]:
-    """Collects every mapping's keys and every value of a tree, as text."""
+    """Collects the texts in parsed YAML: all values, and the keys of all mappings."""
     if isinstance(tree, dict):
         return {str(k) for k in tree}.union(*map(_texts, tree.values()))
     return set().union(*map(_texts, tree)) if isinstance(tree, list) else {str(tree)}

@@ -68,15 +68,15 @@ _READY = "<p>The page is ready since 9 May 2024.</p>"  # the page for the questi
 
 
 class NotReady(Unavailable):
-    """Error of a missing precondition, such as tables. The message contains paths: it is for the log only."""
+    """Error of a store that lacks something, such as tables. Its message has paths: only the log shows it."""
 
 
 class Answerer:
     """A recipe, ready for requests over one store.
 
-    The tables are opened at the first need; later commits stay invisible until `reopen`. `memo`: cache for
-    model calls of questions over the store. `release`: the tables and versions to search; None: the newest.
-    `degrades`: a stage whose model is unavailable is omitted; else Unavailable is raised.
+    The first use opens the tables; later commits stay invisible until `reopen`. `memo` caches model calls of
+    questions over the store. `release` names the table versions to search; None means the newest. If
+    `degrades` is true, a stage whose model is unavailable is omitted; else Unavailable is raised.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Answerer:
         return await self._kit.unavailable()
 
     async def check(self) -> None:
-        """Checks the conditions of the recipe's steps against the store's fields, then loads its models.
-        Raises NotReady; Unavailable or Overloaded if a model is unavailable now; ModelMissing or ConfError
-        for a step that cannot run with these models; and ConfError for a condition that does not fit."""
+        """Checks that the recipe can run: its conditions fit the store's fields, and its models load. Raises
+        NotReady; Unavailable or Overloaded if a model is unavailable now; ModelMissing or ConfError if a step
+        cannot run with these models; and ConfError if a condition does not fit."""
         index = (await self.snapshot()).index
         for where in self.recipe.conditions().values():
             (await asyncio.to_thread(index.fields)).check(where)
@@ -121,7 +121,7 @@ class Answerer:
     async def warm(self, within_s: float) -> None:
         """Answers two questions without language models, so that no user waits for imports, processes and
         tables. The first question brings its own page. The second is a stored question, searched over the
-        store; without stored questions it has the words of the first. Raises as `answer` does."""
+        store; if none is stored, it repeats the text of the first. Raises as `answer` does."""
         other = copy.copy(self)
         other._kit, other._memo, other._degrades = WithoutGenerators(self._kit), None, True
         asked = Question(digest("warm"), "when is the page ready?", due=time.time() + within_s)
@@ -199,7 +199,7 @@ class Answerer:
         start: float,
         counts: Mapping[str, StageCounters],
     ) -> QueryResult:
-        """Builds the result. `over` None: time ran out before anything was searched."""
+        """Builds the result. If `over` is None, time ran out before anything was searched."""
         took = time.perf_counter() - start
         stages = {s.name: counts[s.name].seconds for s in self.recipe.question if s.name in counts}
         faults, seconds = request.faults, stages
@@ -262,9 +262,9 @@ class Answerer:
 
 
 async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> SourcePlaces:
-    """Collects the urls and layouts of an answer's sources. `only_cited`: keeps a layout only if its url is
-    the cited one, since another document may have an equal text. Computes the sections of quoted and ranked
-    HTML pages from their parsed headings."""
+    """Collects the urls and layouts (pages and sections) of an answer's sources. If `only_cited` is true,
+    keeps a layout only if its url is the cited one, since another document may have an equal text. Computes
+    the sections of quoted and ranked HTML pages from their parsed headings."""
     quotes = *quotes_of(answered), *other_values(answered)
     shown = {q.source for q in quotes} | {parse_chunk_id(c)[0] for c in answered.order}
     named, index = {h.source for h in answered.hits} | shown, over.index
@@ -284,8 +284,8 @@ async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> 
 
 
 async def _texts(question: Question, index: Index, passages: bool) -> Texts:
-    """Reads the texts of quoted sources. With `passages` also reads the texts of ranked sources, and begins
-    a line with each block except cells."""
+    """Reads the texts of quoted sources. `passages` adds the texts of ranked sources, and a version of each
+    text in which every block (such as a paragraph), except a table cell, begins a line."""
     sources = {q.source for q in (*quotes_of(question), *other_values(question))}
     sources |= {parse_chunk_id(c)[0] for c in question.order if passages}
     named = sorted(sources)
@@ -321,7 +321,8 @@ def _passages(question: Question, texts: Texts, places: SourcePlaces) -> tuple[R
 
 
 class CorpusMemo:
-    """A memo whose keys begin with a corpus's name, so that no other corpus finds its values."""
+    """A memo (cache of model calls) whose keys begin with the name of a corpus, so that no other corpus finds
+    its values."""
 
     def __init__(self, memo: Memo, corpus: str) -> None:
         self._memo, self._corpus = memo, corpus

@@ -47,7 +47,7 @@ log = logging.getLogger("raypipe.serving.capture")
 
 
 class UnknownAnswer(Exception):
-    """Feedback for an answer that was not captured for this key, or is no longer kept."""
+    """Error for feedback on an answer that was not captured for this key, or whose retention has ended."""
 
 
 class Capture:
@@ -60,9 +60,9 @@ class Capture:
         count: Callable[[Event], None] = lambda event: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Opens the store and loads the redaction function. `count` is called once per row and per feedback,
-        with what became of it. Raises ConfError if the redaction function cannot be used, and StoreError if
-        the store cannot be opened or written."""
+        """Opens the store and loads the redaction function. `count` is called with the outcome of each row,
+        and for each stored feedback. Raises ConfError if the redaction function cannot be used, and
+        StoreError if the store cannot be opened or written."""
         self._store, self._config, self._count, self._clock = Store.open(store), config, count, clock
         self._ids = captured.answer_ids(self._store)
         self._redact: Redact = redaction(config.redact)
@@ -75,7 +75,8 @@ class Capture:
         self._closing = asyncio.Event()
 
     def choose(self, asker: str) -> str | None:
-        """Draws whether an answer is captured. Returns the answer's id if so, else None."""
+        """Draws whether an answer is captured. Returns an id for the answer if so, else None. `asker` is the
+        name of the key's filter."""
         id = self._ids.draw(self._clock(), asker)
         return id if captured.share_of(id) < self._config.rate else None
 
@@ -122,9 +123,9 @@ class Capture:
     async def feedback(
         self, asker: str, answer_id: str, verdict: captured.UserVerdict | None, text: str | None
     ) -> None:
-        """Writes feedback on an answer into the store; `asker` is the name of the key's filter. Raises
-        UnknownAnswer if no asker of this name got the id within the retention, and RedactionFailed if the
-        text cannot be redacted."""
+        """Writes feedback on an answer into the store. `asker` is the name of the key's filter. Raises
+        UnknownAnswer if this asker was not given the id, or if the answer is older than the retention. Raises
+        RedactionFailed if `text` cannot be redacted."""
         now = self._clock()
         given = self._ids.given_at(answer_id, asker)
         if given is None or given < captured.since_days(self._config.retention_days, now):
@@ -151,8 +152,8 @@ class Capture:
             await self._write_waiting()
 
     async def _write_waiting(self) -> None:
-        """Writes the waiting rows. If the store is unavailable, the rows wait for the next try. They are
-        dropped at closing, and after any other error."""
+        """Writes the waiting rows. If the store is unavailable, the rows wait for the next write, or are
+        dropped at closing. After any other error they are dropped."""
         rows, self._waiting, size = self._waiting, [], self._bytes
         self._owed += await asyncio.to_thread(self._lines, rows)
         now, written = self._clock(), 0
@@ -181,9 +182,9 @@ class Capture:
         self._swept_at = now
 
     def _put(self, owed: Sequence[Line], now: float) -> int:
-        """Writes the lines that no tombstone refuses; returns their number. A forget writes a tombstone, then
-        searches all lines. If the tombstone arrives during this write, the second check here sees it, or the
-        forget sees the file."""
+        """Writes the lines that no tombstone (record of a forgotten text) refuses; returns their number.
+        Tombstones are checked before and after the write. A forget first writes a tombstone and then searches
+        all lines. So either the second check sees the tombstone, or the forget sees the written file."""
         if not (kept := self._allowed(owed)):
             return 0
         name = write_segment(self._store.files, CAPTURED, [line for _, line in kept], now)

@@ -44,11 +44,11 @@ async def answer_over_documents(
     degrades: bool = False,
     on_stage: Callable[[str, float | None], None] = lambda stage, seconds: None,
 ) -> DocumentsResult:
-    """Answers a question from the sources that its citations name, as over a store.
+    """Runs the recipe on a question, searching only those of `sources` that the question cites.
 
-    `parser`: an executor that parses and splits for many requests, since its parsing process takes half a
-    second to start; its counters add up over all requests. `degrades` and
-    `on_stage` go to `QuestionExecutor`."""
+    `sources` are the request's documents. `parser` is an executor that parses and splits for many requests,
+    since its parsing process takes half a second to start. Its counters add up over all requests, so the
+    result lacks them. `degrades` and `on_stage` are passed to `QuestionExecutor`."""
 
     async def run_stages(index: MemoryIndex, question: Question, stages: slice) -> Question:
         half = replace(recipe, question=recipe.question[stages])
@@ -87,8 +87,8 @@ async def answer_over_documents(
 
 
 async def _on_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs CPU-bound async work on a thread with its own event loop, so that other requests continue:
-    splitting fifty pages takes a second. Cancelling the caller cancels the work."""
+    """Runs CPU-bound async `work` on a thread with its own event loop, so that other requests continue:
+    splitting fifty pages takes a second. Cancelling the caller also cancels `work`."""
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
     cancelled = threading.Event()
 

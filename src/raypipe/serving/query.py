@@ -30,12 +30,12 @@ class QueryRequest:
 
     @property
     def corpus(self) -> str:
-        """Name of the corpus whose cached values are used; "": the whole store."""
+        """Prefix of this request's keys in the cache: the name of its key's filter; "" without a filter."""
         return self.asker if self.key_filter else ""
 
     @property
     def nbytes(self) -> int:
-        """Approximate bytes of the request's own documents: their characters."""
+        """Size of the request's own documents: their number of characters, as an estimate of their bytes."""
         return sum(len(s.content) for s in self.sources or ())
 
 
@@ -60,7 +60,7 @@ class SourcePlaces:
     layouts: Mapping[str, Layout]  # layout of each source that is a document of a folder
 
     def of(self, source: str, span: Span) -> tuple[str | None, Place | None]:
-        """Returns the url of a span, and its place in a document of a folder; None for an unknown one."""
+        """Returns the url of a span, and its place in a document of a folder. Each is None if unknown."""
         layout = self.layouts.get(source)
         stands = place(layout, span) if layout else None
         return stands.url if stands else self.urls.get(source), stands
@@ -68,7 +68,8 @@ class SourcePlaces:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A quote of a source: for the answer, for another value, or closest to a question without an answer."""
+    """A quote of a source. It supports the answer or another value; without an answer, it is the closest text
+    that was found."""
 
     source: str  # source id
     chunk: str | None  # id of the best-ranked passage that contains the whole quote; None: no passage does
@@ -123,6 +124,6 @@ class AnswererProtocol(Protocol):
 
 
 class ReleaseRouter(Protocol):
-    """Chooser of an answerer for each request; the chosen one answers the whole request."""
+    """Interface that chooses an answerer for each request. The chosen answerer answers the whole request."""
 
     async def current(self) -> AnswererProtocol: ...

@@ -1,4 +1,5 @@
-"""Router of an endpoint to the live release of its store. It follows a promotion without a restart."""
+"""Router that sends an endpoint's requests to the live release of its store: the promoted run that answers.
+It follows a promotion without a restart."""
 
 from __future__ import annotations
 
@@ -36,18 +37,21 @@ log = logging.getLogger("raypipe.serving.release_follower")
 
 
 def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
-    """Makes a release's memo, which drops the oldest values beyond the limit; None for limit 0."""
+    """Makes a release's memo (cache of model calls). Beyond `limit_bytes` it drops the oldest values. Returns
+    None if the limit is 0."""
     return MemoryMemo(limit_bytes) if limit_bytes else None
 
 
 class ReleaseFollower:
-    """Router to the live release. A request is answered entirely by the release that was live at its arrival.
+    """Router to the live release. One release answers a whole request: the one that is current at its
+    arrival.
 
-    A request reads the pointer again if POLL_S have passed. The request that detects a new release starts to
-    open it; other requests use the current release meanwhile. A release that cannot be opened is logged with
-    the reason, and tried again later (REOPEN_S). If a forget ends the live release and no earlier one exists,
-    no request is answered until a promotion. A release is open until its last request has ended. Models that
-    the current release does not name are closed once no other release is open, CLOSE_AFTER_S after a switch.
+    If the last read of the pointer to the live release is POLL_S old, a request reads the pointer again. The
+    request that detects a new release starts to open it; meanwhile other requests use the current release. A
+    release that cannot be opened is logged with the reason, and tried again later (REOPEN_S). If a forget
+    (removal of a text) ends the live release and no earlier one exists, requests are refused until a
+    promotion. A release is open until its last request has ended. Models that only ended releases use are
+    closed, CLOSE_AFTER_S or more after a switch.
     """
 
     def __init__(
@@ -66,8 +70,8 @@ class ReleaseFollower:
         self._why = "no release is live; `raypipe promote DIR` releases a finished eval"
 
     async def current(self) -> Answerer:
-        """Returns the answerer of the live release, or of the release before while the live one is not open.
-        Raises NotReady if there is none."""
+        """Returns the answerer of the live release. While the live release is not open, returns the answerer
+        of the release before it. Raises NotReady if neither is open."""
         if self._current is None:
             await self._poll_if_due()
         elif self._poll_due() and (self._poll_task is None or self._poll_task.done()):
@@ -126,7 +130,8 @@ class ReleaseFollower:
         log.info("release %s answers now, before it %s", opened.release, before and before.release)
 
     async def _close_unnamed(self) -> None:
-        """Closes the models of ended releases if a switch is long enough ago and none answers a request."""
+        """Closes the models that only earlier releases use. Does nothing while an earlier release is open, or
+        too soon after a switch."""
         if time.monotonic() < self._close_at or self._current is None or len(self._open) > 1:
             return
         self._close_at = math.inf

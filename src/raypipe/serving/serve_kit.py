@@ -1,7 +1,7 @@
-"""Kits that requests share: one set of models, and an index and sink per request.
+"""Kits that requests share. A kit gives steps access to models and an index. Requests share the models; each
+request has its own index and its own sink, a function that gets the pieces of a reply.
 
-`ServeKit` is the gateway's kit. Its models are in Serve deployments, which it calls by methods that it is
-given. It imports nothing of Ray.
+`ServeKit` is the gateway's kit. It calls models in Serve deployments, and imports nothing of Ray.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class SharedKit(Kit, Protocol):
         """Returns a kit with the same models, and the index of one request."""
 
     def with_sink(self, sink: Callable[[str], None]) -> SharedKit:
-        """Returns a kit with the same models; `sink` gets the pieces of a reply if the kit can stream
-        them."""
+        """Returns a kit with the same models. If the kit can stream, `sink` gets each piece of a reply."""
 
     async def unavailable(self) -> list[str]:
         """Lists the deployments whose models do not answer now."""
@@ -104,11 +103,11 @@ class DeploymentStream(Protocol):
 
 
 class ServeKit(ForwardingSharedKit):
-    """A `LocalKit` with its models in deployments. Tokenizers, needed for each text, are in this process.
+    """A `LocalKit` whose models are in deployments. Tokenizers are in this process: each text needs them.
 
-    `embed` takes a model, texts and their role; `score` takes a model and pairs: both are `compute` of
+    `embed` takes a model, texts and their role; `score` takes a model and pairs. Both are `compute` of
     `serving.ray.models.ModelDeployment`. `generate` takes a model, chats, sampling and an adapter's name.
-    `stream` takes a single chat instead; it is used if a request has a sink and sends one chat.
+    `stream` takes one chat instead; it is used if a request has a sink and sends only one chat.
     """
 
     def __init__(
@@ -120,8 +119,8 @@ class ServeKit(ForwardingSharedKit):
         health: Mapping[str, DeploymentMethod] = {},
         keep: Sequence[DeploymentMethod] = (),
     ) -> None:
-        """Takes the methods of the deployments. `health`: deployment -> a method that raises if its models
-        cannot compute. `keep`: methods that close all models except the given ones, in all replicas."""
+        """Takes the methods of the deployments. `health` maps deployments to methods that raise if models
+        cannot compute. `keep` has methods that close all models except the given ones, in all replicas."""
         super().__init__(LocalKit(None))
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
         self._health, self._keep = health, keep

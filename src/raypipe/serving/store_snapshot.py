@@ -31,9 +31,9 @@ log = logging.getLogger("raypipe.serving.store_snapshot")
 class StoreSnapshot:
     """A store at one moment: the index over its tables, and its stored questions.
 
-    The questions are pinned with the tables: a question that is later ingested with other pages would cite
-    sources that these tables lack. Tags protect a release's tables. A read lease protects other tables while
-    this object lives, unless this process cannot write to the store.
+    The questions are pinned with the tables, because a question that is later ingested with other pages would
+    cite sources that these tables lack. Tags protect a release's tables from deletion. A read lease protects
+    other tables while this object lives, unless this process cannot write to the store.
     """
 
     def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
@@ -46,8 +46,9 @@ class StoreSnapshot:
         self._questions = self._store.dataset("questions", version)
 
     def _lease(self, owner: str, reads: Mapping[str, int]) -> None:
-        """Takes a read lease on the searched tables and on `reads` (table -> version). Called before tables
-        are opened, so a table dropped before is found missing. Only warns if the store cannot be written."""
+        """Takes a read lease, which protects the searched tables and `reads` (table -> version) from
+        deletion. It is taken before the tables are opened, because an open table could otherwise be dropped.
+        Only warns if the store cannot be written."""
         searched = {p.table: p.version for p in self.spec.pinned()}
         lease = Reading(self._store.files, owner, {**searched, **reads})
         try:
@@ -60,11 +61,12 @@ class StoreSnapshot:
     def resolve(self, question: Question, filters: Filters, key_filter: Filters) -> Question:
         """Replaces a question by the stored one with this id or text, if any, and applies the filters.
 
-        The given time and turns override the stored ones. A question that is not stored is about the whole
-        store. The filters drop citations. In a question about the whole store, hosts and ids become citations
-        of the matching sources, and the condition becomes `where`. With a key's filter, a stored question
-        counts only if some of its citations pass, and the request's filters are tested only on places that
-        pass. Raises ConditionError if the request's condition does not fit the fields."""
+        The given time and turns override the stored ones. Captured questions of users are never used. A
+        question that is not stored is about the whole store. The request's `filters` drop citations of a
+        stored question. In a question about the whole store, hosts and ids become citations of the matching
+        sources, and the condition becomes `where`. `key_filter` is the part of the store that the key may
+        search. It hides a stored question if none of its citations is in this part, and hides all other
+        sources from `filters`. Raises ConditionError if the request's condition does not fit the fields."""
         asked = question
         for column in ("id", "text"):
             named = arrow.question.records(rows(self._questions, column, [question.text]))
@@ -102,8 +104,8 @@ class StoreSnapshot:
     def searched(
         self, filters: Filters, key_filter: Filters, offset: int, limit: int
     ) -> tuple[int, dict[str, str]]:
-        """Counts the sources that a question about the whole store searches, and lists `limit` of them from
-        `offset` on: source -> a url that cites the source and passes the filters; "" if there is none."""
+        """Counts the sources that a question about the whole store searches. Lists `limit` of them from
+        `offset` on, as source -> a url that cites the source and passes the filters; "" if there is none."""
         question = self.resolve(Question(_NO_QUESTION, _NO_QUESTION), filters, key_filter)
         places = self.index.fields()
         if question.where:  # the condition of a question about the whole store
@@ -120,7 +122,8 @@ class StoreSnapshot:
         return self._store.count(texts, version=version), {source: urls.get(source, "") for source in some}
 
     def urls(self, sources: set[str]) -> dict[str, str]:
-        """Maps each source that has a url in citations of stored questions to the first such url."""
+        """Maps each source to the first url by which a stored question cites it. Sources without such a url
+        are left out."""
         return self._cited.urls(sorted(sources))
 
     @cached_property

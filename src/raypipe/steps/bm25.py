@@ -34,9 +34,9 @@ class Bm25:
     condition `where`, of the step or the question, narrows these sources. `order`, the question's ranking,
     does not change: `fuse` ranks the new hits.
 
-    `kinds` and `among` restrict the hits but not the statistics, so a passage has the same score in all steps
-    that differ only in them. WeKnow (section 3.2) has three such steps: the first finds pages, the second
-    finds snippets and names, and the third searches among the hits of these.
+    `kinds` and `among` restrict the hits but not the statistics. So a passage has the same score in steps
+    that differ only in these two fields. WeKnow (section 3.2) has three such steps. The first finds pages,
+    the second finds snippets and names, and the third searches among the hits of the first two.
     """
 
     top: int  # most passages found
@@ -93,8 +93,8 @@ class Bm25:
     async def _in_snapshot(
         self, index: Index, questions: list[Question], queries: list[np.ndarray]
     ) -> list[list[Hit]]:
-        """Returns the hits of questions that search the whole snapshot, from the stored postings. Returns []
-        if the index has no postings. Memory holds one segment of the postings at a time."""
+        """Finds the hits of questions that search the whole store, by its postings (each word's passages).
+        Returns [] if the index has no postings. Memory holds one segment of the postings at a time."""
         words = np.unique(np.concatenate([np.zeros(0, np.uint64), *queries]))
         tables = await index.postings(self.words, words) if questions else None
         if tables is None:
@@ -157,8 +157,8 @@ class Bm25:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenize:
-    """Adds two columns for an analyzer NAME of `text.words`. `words_NAME` holds the hashes of a text's words,
-    in order, and `starts_NAME` the character offset of each word. Both are null for a row without text."""
+    """Adds two columns for an analyzer NAME of `text.words`. `words_NAME` holds the hash of each word of a
+    text, in order. `starts_NAME` holds the offset of each word. Both are null for a row without text."""
 
     words: Analyzer = "stems"
 

@@ -1,4 +1,4 @@
-"""Functions that steps share: for prompts, chats, texts of language models, and a question's replies."""
+"""Functions that steps share: they fill prompts, send chats, read models' texts and add replies."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ T = TypeVar("T")
 
 
 def prompt_values(question: Question, names: Iterable[str]) -> dict[str, str]:
-    """Returns a question's fields and replies by name, as texts escaped so that none can forge chat marks."""
+    """Returns a question's fields and replies by name, as texts. Marks of a chat in them are escaped, so that
+    no text can imitate a message."""
     return {name: escape_markup(field_of(question, name)) for name in names}
 
 
 def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> T | Reply:
-    """Parses a model's text, without the thoughts before the answer, with `read`. Returns a reply with a
-    fault that names `step` if the model returned a fault, and if the text is unreadable (UnreadableReply). In
-    the second case the reply keeps the whole text."""
+    """Parses a model's text with `read`, after dropping the thoughts before the answer. Returns a reply with
+    a fault of `step` if `said` is a fault, or if `read` raises UnreadableReply. In the second case the reply
+    keeps the whole text."""
     if isinstance(said, Fault):
         return Reply("", FAULT, fault=replace(said, step=step))
     text = storable(said.text)
@@ -63,7 +64,7 @@ def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> 
 
 
 def with_replies(question: Question, replies: Mapping[str, Reply]) -> Question:
-    """Adds replies to a question. Transient faults of the replies also become the question's, so that a later
+    """Adds replies to a question. A transient fault of a reply is added to the question, too, so that a later
     run tries the question again."""
     faults = [r.fault for r in replies.values() if r.fault is not None and r.fault.transient]
     return replace(question, replies={**question.replies, **replies}, faults=(*question.faults, *faults))
@@ -80,7 +81,7 @@ async def ask_each(
     sampling: Sampling,
     adapter: str | None = None,
 ) -> list[Generated | Fault]:
-    """Sends chats to a model. Returns a text or fault for each, in order. `ids`: each chat's question."""
+    """Sends chats to a model. Returns a text or fault for each, in order. `ids` has their questions' ids."""
     with about(ids, each=True):
         return await generate(chats, sampling, adapter)
 
@@ -92,7 +93,8 @@ async def ask_by_adapter(
     sampling: Sampling,
     choice: AdapterChoice,
 ) -> list[Generated | Fault]:
-    """Sends the chats of questions to a model, one concurrent call per adapter. Returns as `ask_each`."""
+    """Sends each question's chat to the model with the adapter that `choice` names. Makes one concurrent call
+    per adapter. Returns as `ask_each`."""
     adapters = [choice.of(q) for q in questions]
     rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
     calls = [
@@ -107,7 +109,7 @@ async def ask_by_adapter(
 
 @dataclass(frozen=True, slots=True)
 class PromptPassage:
-    """A passage, with its text in the source and its text in a prompt."""
+    """A passage with two texts: as its source has it, and as a prompt shows it."""
 
     source: str  # source id
     span: Span  # in the source's parsed text
@@ -119,7 +121,8 @@ class PromptPassage:
 async def prompt_passages(
     index: Index, chunks: Sequence[str], lower: bool = False
 ) -> dict[str, PromptPassage]:
-    """Loads passages: chunk id -> passage. Raises KeyError if the index lacks a source."""
+    """Loads passages: chunk id -> passage. `lower` puts the prompt's texts in lower case. Raises KeyError if
+    the index lacks a source."""
     distinct = list(dict.fromkeys(chunks))
     places = {c: parse_chunk_id(c) for c in distinct}
     sources = list(dict.fromkeys(source for source, _ in places.values()))
@@ -142,8 +145,8 @@ a reply with a fault. A question without texts gives (), without a call."""
 def number_asker(
     generate: Generator, prompt: Prompt, variable: str, sampling: Sampling, step: str
 ) -> Numbers:
-    """Returns a function that lets a model choose among texts. The prompt's variable `variable` shows each
-    text on a line of its own, as "[1] TEXT". `step`: name for faults."""
+    """Returns a function that lets a model choose among texts by number. The variable `variable` of the
+    prompt gets a line for each text, such as "[1] TEXT". `step` is the name of the step in faults."""
     render, names = prompt.renderer(), frozenset(prompt.variables) - {variable}
 
     async def ask(

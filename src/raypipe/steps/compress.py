@@ -41,17 +41,17 @@ class Compress:
     """Replaces `order`, the question's ranking, by the most relevant sentences that fit `tokens` tokens.
 
     Candidates are the sentences and table rows of the first `passages` passages (`text.candidates`), reduced
-    to the `scored` ones that share most words with the query. With an `embedder`, the ranker of `extract`
-    orders the candidates. With a generator `model`, the model names the numbers of the sentences that an
-    answer needs, the most important first; the others are dropped. Sentences are taken in this order; one
-    that does not fit is left out. Neighbours in a source are joined to one piece, a new hit with the score
-    `into`. The pieces are in the order of their passages. Old hits remain.
+    to the `scored` ones that share most words with the query. With an `embedder`, the ranker of the step
+    `extract` orders the candidates. With a generator `model`, the model names the numbers of the sentences
+    that an answer needs, the most important first; all others are dropped. Sentences are taken in this order;
+    a sentence that does not fit is left out. Neighbours in a source are joined to one piece, which is a new
+    hit with the score `into`. The new order has the pieces in the order of their passages. Old hits remain.
 
-    The budget covers the context in the layout `docs`, as `tokenizer` counts it, and is never exceeded:
+    The budget is never exceeded. `tokenizer` counts the pieces as a prompt with the layout `docs` shows them.
     `order` is empty if no sentence fits or the model names none. The reply `into` counts sentences and
-    tokens. If the model's text is missing or unreadable, the reply `into` holds that fault, and the sentences
-    that share most words with the query are taken first. If the model is declared absent (loader: none),
-    `order` remains and the reply is skipped.
+    tokens. If the model's text is missing or unreadable, this reply holds the fault, and the sentences that
+    share most words with the query are taken first. If the model is declared absent (loader: none), `order`
+    remains and the reply is skipped.
     """
 
     tokens: int  # budget of the kept sentences
@@ -159,7 +159,8 @@ class Compress:
         pages: Mapping[str, SourceText],
         tokenize: Tokenize,
     ) -> Question:
-        """Replaces the ranking by sentences within the budget. `order`: positions in `found`, best first."""
+        """Replaces the ranking by the sentences that fit the budget. They are tried in `order`, which has
+        positions in `found`. `fault` becomes the reply `into` if it is not None."""
         kept: list[int] = []
         pieces, used = list[Piece](), 0
         for i in order:

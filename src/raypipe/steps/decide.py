@@ -1,6 +1,6 @@
 """Last step of a question: it decides which reply is the answer, or that there is none and why.
 
-The answer's probability depends on the question, its replies and the scores of its hits, not on their texts.
+The answer's probability depends on the question, its replies and its hits' scores, not on the hits' texts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\
 
 @dataclass(frozen=True, slots=True)
 class AnswerProbability:
-    """Logistic regression from an answer's features to the probability that it is right, with a threshold."""
+    """Logistic regression for the probability that an answer is right, and a threshold for giving it."""
 
     threshold: float  # least probability at which the answer is given, 0..1
     bias: float  # log odds if every feature has its mean
@@ -64,11 +64,11 @@ class AnswerProbability:
         return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
     def of(self, question: Question, origin: str, prefer: Sequence[str]) -> float:
-        """Returns the probability that the reply `origin` is right. `prefer`: names of all choices."""
+        """Returns the probability that the reply `origin` is right. `prefer` names all possible answers."""
         return self.probability(features_of(question, origin, prefer, self.weights))
 
     def reads(self) -> frozenset[str]:
-        """Returns the question fields that the features need, without the replies in `Decide.prefer`."""
+        """Returns the question fields that the features need, except the replies in `Decide.prefer`."""
         found = set[str]()
         for kind, _, rest in (name.partition(".") for name in self.weights):
             if kind in ("best", "margin"):
@@ -87,7 +87,7 @@ _NAMED = frozenset({"best", "margin", "label", "from", "asked"})
 
 
 def absent(name: str, mean: float) -> float:
-    """Returns the value of a missing feature: 0 for a class, the mean for a number."""
+    """Returns the value of the feature `name` if it is missing: 0 if it states a class, else `mean`."""
     return 0.0 if name.startswith(("label.", "asked.", "from.")) else mean
 
 
@@ -99,14 +99,14 @@ def unknown(name: str) -> bool:
 def features_of(
     question: Question, origin: str, prefer: Sequence[str], names: Collection[str] | None = None
 ) -> dict[str, float]:
-    """Returns name -> value of the features of the answer in the reply `origin`.
+    """Returns the features of the answer in the reply `origin`, as name -> value.
 
-    `names`: only these features; None: all. Features without a value are missing.
+    `names` selects features; None means all. A feature without a value for this answer is left out.
 
     - confidence: log odds of the stated confidence; stated: 1 if the reply states a confidence.
     - logprob: log-probability summed over the reply's tokens; logprob_word: this sum per word.
-    - best.S: the best score S of a hit; margin.S: its distance to the second best score S, 0 without one.
-    - agrees: largest share of words in common with another answer among `prefer`, 0..1; alone: 1 without one.
+    - best.S: the best score S of a hit; margin.S: best minus second best, 0 if only one hit has the score S.
+    - agrees: largest share of words in common with another answer in `prefer`, 0..1; alone: 1 if none exists.
     - label.R=X: 1 if reply R has class X; from.R: 1 if the answer comes from reply R.
     - asked.K: 1 if the question asks for kind K (who, when, ...), for the present (timely), for yes or no
       (yes_no), or compares (choice).
@@ -181,12 +181,12 @@ def _shared(text: str, other: str) -> float:
 class Decide:
     """Takes the first reply of `prefer` that answers the question or calls the premise false.
 
-    `prefer` may be a table by the label of an earlier reply; a label with an empty list is answered "i don't
+    `prefer` may map each label of an earlier reply to a list; for an empty list, the answer is "i don't
     know". An answer that contains "i don't know", in any case, is an abstention.
 
-    If no reply of `prefer` answers or calls the premise false, there are two outcomes. If one abstains or was
-    skipped, and no earlier step gave the question a final fault, the answer is "i don't know". Otherwise the
-    outcome is fault, without an answer; a question without a fault then gets the faults of the replies.
+    If no reply of `prefer` answers or calls the premise false, there are two outcomes. If a reply abstains or
+    was skipped, and no earlier step gave the question a final fault, the answer is "i don't know". Otherwise
+    the outcome is fault, without an answer; a question without a fault then gets the faults of the replies.
 
     With `fitted` (`raypipe fit decide`) the confidence of an answering reply becomes the probability that it
     is right. Below the fitted threshold the answer is "i don't know", and no later reply of `prefer` is

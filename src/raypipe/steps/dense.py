@@ -25,11 +25,11 @@ class Dense:
     """Finds the `top` chunks nearest to the query and adds their passages to `hits`.
 
     A passage has the score of its best chunk. Several chunks may share a passage, so `top` chunks give at
-    most `top` passages (db3 finds the parents of 50 children). `order`, the question's ranking, does not
-    change: `fuse` ranks the new hits. With `among`, only chunks of hits that have one of these scores are
-    searched, as in WeKnow's second stage; `scope` has no effect, and `where` is refused. With `ann`, an
-    approximate index searches the whole store; sources narrowed by citations or a condition are searched
-    exactly.
+    most `top` passages. (db3 finds 50 chunks and adds the larger passages around them.) `order`, the
+    question's ranking, does not change: `fuse` ranks the new hits. `among` restricts the search to chunks of
+    hits that have one of these scores, as in WeKnow's second stage. Then `scope` has no effect, and `ann` and
+    `where` are refused. With `ann`, an approximate index searches the whole store. Sources narrowed by
+    citations or a condition are searched exactly.
     """
 
     model: Model

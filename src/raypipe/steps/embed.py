@@ -74,9 +74,9 @@ class Embed(EmbedsChunks):
 async def with_vectors(
     table: pa.Table, texts: list[str | None], model: Model, embedder: Embedder
 ) -> pa.Table:
-    """Adds the column `vector` to a table, null for a row with a fault. A bad vector gives its row a fault.
-    `texts`: each row's text to embed; None for a row that already has a fault. Raises ConfError if the
-    embedder's vectors do not have the shape that models.yaml declares."""
+    """Adds the column `vector` to a table, null for a row with a fault. A vector that is zero or not finite
+    gives its row the fault bad_vector. `texts` has the text to embed of each row, or None if the row has a
+    fault. Raises ConfError if the embedder's vectors do not have the shape that models.yaml declares."""
     place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
     distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
     if distinct.shape != (len(place), model.dim):
@@ -116,9 +116,9 @@ FIELDS: Final = frozenset({"title", "abstract"})
 class EmbedDocument(EmbedsChunks):
     """Adds `vector` (dim,), a unit vector, of a template filled with each chunk's `title` and `abstract`.
 
-    `title` is the chunk's first line, `abstract` its other lines: the form that `clean` writes and that an
-    unsplit document keeps. A later chunk of a split document has no title; its first line is used as one.
-    Equal texts of a batch are embedded once. A bad vector is a fault, as in `Embed`.
+    `title` is the chunk's first line, `abstract` its other lines. `clean` writes documents in this form, so
+    it fits a document that is one chunk. Later chunks of a split document have no title; their first line is
+    used as one. Equal texts of a batch are embedded once. A bad vector is a fault, as in `Embed`.
     """
 
     model: Model
@@ -157,10 +157,10 @@ class EmbedContextual(EmbedsChunks):
     """Embeds each chunk together with a sentence that `writer` writes about the chunk's place.
 
     Adds `vector` (dim,), a unit vector of the sentence, a line break and the chunk. The prompt shows at most
-    `document_chars` characters of the document: of a longer one, a third from the beginning and two thirds
-    from around the chunk. If the writer's text is unreadable or a final fault, or if the writer is declared
-    absent (loader: none), the chunk is embedded without a sentence. A transient fault of the writer becomes
-    the row's fault. A bad vector is a fault, as in `Embed`.
+    `document_chars` characters of the document. If the document is longer, a third is from its beginning and
+    two thirds are from around the chunk. If the writer's text is unreadable or a final fault, or if the
+    writer is declared absent (loader: none), the chunk is embedded without a sentence. A transient fault of
+    the writer becomes the row's fault. A bad vector is a fault, as in `Embed`.
     """
 
     model: Model  # the embedder
@@ -225,7 +225,7 @@ class EmbedContextual(EmbedsChunks):
 
 
 def excerpt(text: str, start: int, end: int, most: int) -> str:
-    """Returns a text of at most `most` characters unchanged, else its beginning and the part around a span.
+    """Returns a text of at most `most` characters unchanged, else its beginning and the part around the span.
 
     >>> excerpt("0123456789abcdefghij", 14, 16, 9)
     '012 ... cdefgh'

@@ -28,13 +28,13 @@ class Examples:
     """Writes at most `top` examples into the reply `into`, from a bank or a pool.
 
     A bank holds questions with their calls to a server; a pool holds training questions with their answers.
-    `choose: nearest` ranks examples by cosine and writes the nearest last, since a model follows best the
-    text that it read last. `choose: random` draws by `seed` and the question's text, and keeps the drawn
-    order.
+    `choose: nearest` ranks examples by the cosine with the question and writes the nearest last, since a
+    model follows best the text that it read last. `choose: random` draws by `seed` and the question's text,
+    and keeps the drawn order.
 
     Examples about a document that the question cites are never shown, since they would reveal the answer.
-    Equal questions of a bank give one example, and so do equal questions about one document of a pool. If the
-    examples exceed `tokens` tokens, the last chosen are dropped. If no example remains, the reply is skipped.
+    Equal questions give only one example, in a pool only if they are about the same document. If the examples
+    exceed `tokens` tokens, the last chosen are dropped. If no example remains, the reply is skipped.
     """
 
     bank: ExampleFile | None = None  # examples with calls; exactly one of bank and pool is set
@@ -111,8 +111,9 @@ class Examples:
         order: Sequence[int],
         tokenize: Tokenize | None,
     ) -> Question:
-        """Adds the reply `into` with one example of each of the first `top` groups in `order`, the positions
-        of all examples. Skips examples about cited documents, and drops the last ones beyond `tokens`."""
+        """Adds the reply `into`, with one example of each of the first `top` groups (equal questions).
+        `order` has the positions of all examples, best first. Skips examples about cited documents. Drops the
+        last ones above `tokens`."""
         own = {c.url for c in question.citations or ()}
         best: dict[str, str] = {}  # group -> its first example
         for e in (found[i] for i in order):

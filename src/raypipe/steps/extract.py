@@ -43,12 +43,12 @@ class Extract:
       and the probability is .8 or more;
     - else the sentence, or the fact with its label, cut to `words` words and `chars` characters.
 
-    A comparison is answered by the side that wins in the likeliest sentence that decides it; without one
-    there is no answer. If sources state different values in nearly the same words (`text.evidence`), the
-    newest value is the reply, and a second reply quotes the older values.
+    A comparison ("who is older, A or B?") is answered with A or B, by the likeliest sentence that decides it.
+    If no sentence decides it, the reply abstains. If sources state different values in nearly the same words
+    (`text.evidence`), the newest value is the reply, and a second reply quotes the older values.
 
-    The reply abstains if the sentence is short and denies ("has never won") and the question does not. It
-    also abstains if the probability is below `threshold`, and always without `fitted`. The quote is the whole
+    The reply also abstains if the sentence is short and has a denial ("has never won") that the question
+    lacks, if the probability is below `threshold`, and always without `fitted`. The quote is the whole
     sentence or row, even if the reply abstains; without any candidate there is none.
     `bench/figures/extract.py --sentences` counts the sentences of passages.
     """
@@ -144,8 +144,9 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
 async def likely_candidates(
     index: Index, questions: Sequence[Question], queries: Sequence[str], most: tuple[int, int, int]
 ) -> tuple[list[list[Sentence]], dict[str, SourceText]]:
-    """Returns the candidates to embed for each question, and source id -> page of all candidates. `most`:
-    (passages of a question, sentences of a passage, candidates of a question) at most."""
+    """Returns the candidates of each question, and the pages they are from, by source id. `queries` has the
+    texts that are compared with the candidates. `most` limits the passages of a question, the sentences of a
+    passage, and the candidates of a question."""
     orders = [[parse_chunk_id(chunk) for chunk in q.order[: most[0]]] for q in questions]
     sources = list(dict.fromkeys(source for order in orders for source, _ in order))
     texts, blocks, hidden, files = await asyncio.gather(
@@ -161,7 +162,7 @@ async def likely_candidates(
 async def cosines_of(
     embed: Embed, queries: Sequence[str], found: Sequence[Sequence[Sentence]]
 ) -> list[np.ndarray]:
-    """Returns the cosines of each query with its candidates, (candidates,) float32. Equal texts are embedded
+    """Returns for each query the cosines with its candidates, (candidates,) float32. Equal texts are embedded
     once; a query without candidates is not embedded."""
     rows = {text: i for i, text in enumerate(dict.fromkeys(s.meaning for c in found for s in c))}
     asked = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
@@ -184,8 +185,8 @@ class RankedCandidates:
     probability: np.ndarray  # (candidates,) float64: probability that each holds the answer
 
     def middle(self, i: int) -> int:
-        """Returns the character offset around which candidate `i` is cut: the start of its typed span, else
-        of the middle one of the words that it shares with the question, else 0."""
+        """Returns the character offset around which candidate `i` is cut. It is the start of the typed span
+        (such as a date), else of the middle one of the words shared with the question, else 0."""
         span, marks = self.spans[i], self.words.marks[i]
         return span.span[0] if span else marks[len(marks) // 2] if marks else 0
 
@@ -193,7 +194,7 @@ class RankedCandidates:
 def choose(
     question: str, found: Sequence[Sentence], cosine: np.ndarray, fitted: Fitted | None
 ) -> RankedCandidates:
-    """Ranks a question's candidates by probability. `found` must not be empty. `cosine`: (candidates,)."""
+    """Ranks a question's candidates by probability. `found` must not be empty. `cosine` is parallel to it."""
     asked, words = read(question), evidence.words_of(question, found)
     spans = tuple(
         typed_span(asked.text, asked.kind, s.text, m, len(s.label) + 2 if s.value else 0)
@@ -218,8 +219,8 @@ class ExtractedAnswer:
 def say(
     choice: RankedCandidates, fitted: Fitted | None, most: tuple[int, int], pages: Mapping[str, SourceText]
 ) -> ExtractedAnswer:
-    """Derives the answer from a ranking, with the probability that it is right. `most`: (words, characters)
-    of the answer at most."""
+    """Derives the answer from a ranking, with the probability that it is right. `most` is the largest number
+    of words and of characters of the answer."""
     asked, found, first = choice.asked, choice.found, choice.order[0]
     at, *older = evidence.versions(found, choice.spans, choice.words, first, pages)
     best, span, nothing = found[at], choice.spans[at], ExtractedAnswer(None, None, at)

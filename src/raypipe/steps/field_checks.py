@@ -17,8 +17,8 @@ def require_positive(step: object, *names: str) -> None:
 
 
 def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) -> None:
-    """Raises ValueError if `model` does not generate text, and if a prompt uses an unknown variable. Known
-    are the fields `FIELDS` of a question, its replies, and `own`, the step's variables."""
+    """Raises ValueError if `model` does not generate text, or if a prompt uses an unknown variable. A prompt
+    may use the fields `FIELDS` of a question, its replies, and `own`, the step's variables."""
     if model.kind != "generator":
         raise ValueError(f"model: expected a generator, found {model.name!r} of kind {model.kind}")
     known = FIELDS.union(own)

@@ -24,18 +24,18 @@ class FusionWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fuse:
-    """Fuses several scores of each hit into the score `into`, and makes the `top` best the new `order`.
+    """Fuses several scores of each hit into the score `into`, and makes the `top` best hits the new `order`.
 
-    Candidates are the hits with at least one weighted score. The method `rrf` sums weight / (k + rank), with
-    ranks from 1 within each score. The method `weighted` sums weight x score; each score is first normalised
-    over this question's hits by its norm. `none`, the default, changes nothing. `minmax` maps a score to 0..1
-    (1 if all hits are equal). `max` divides by the largest score (0 if no score is above 0).
+    Candidates are the hits that have a score with a weight other than 0. The method `rrf` gives a candidate
+    the sum of weight / (k + rank); ranks start at 1 within each score. The method `weighted` gives it the sum
+    of weight x score. Before that, `norms` may rescale a score over the hits of the question. `none`, the
+    default, changes nothing. `minmax` maps the score to 0..1 (1 if it is equal for all hits). `max` divides
+    the score by the largest value (0 if no value is above 0).
 
     If a candidate lacks one of the scores, `missing` decides. `fault`: the question gets a fault and an empty
-    `order`. `zero`: the score adds nothing. `min`: the candidate counts as the worst (the rank after the
-    last, or the smallest normalised score). Only the ratio of the weights affects the order; a score with
-    weight 0 is ignored. `raypipe fit fuse` fits the weights to the data set's measure and writes a file. In a
-    recipe, `fitted` names this file.
+    `order`. `zero`: the missing score adds nothing. `min`: the candidate gets the rank after the last one, or
+    the smallest normalised score. Only the ratio of the weights affects the order. `raypipe fit fuse` fits
+    the weights to the data set's measure and writes a file. In a recipe, `fitted` names this file.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)  # score name -> weight
@@ -99,7 +99,8 @@ class Fuse:
         return replace(add_scores(question, self.into, fused), order=best_first(fused, self.top))
 
     def column(self, name: str, hits: Sequence[Hit]) -> list[float]:
-        """Returns the contribution of one score to each hit, at weight 1; parallel to `hits`."""
+        """Returns what the score `name` adds to each of `hits` if its weight is 1. A hit without this score
+        gets 0, or the worst value if `missing` is "min"."""
         scores = {h.chunk: h.scores[name] for h in hits if name in h.scores}
         if self.method == "rrf":
             parts = {c: 1 / (self.k + rank) for rank, c in enumerate(best_first(scores), start=1)}
@@ -130,8 +131,7 @@ class ReadAll:
     """Makes the cited pages and papers the new `order`. Each is one passage, in the order of the citations.
 
     Snippets, names and pages without text are left out. The score `into` is 1 for the first page, 1/2 for the
-    second, 1/3 for the third. A question without citations gets an empty `order`: the step never reads a
-    whole store.
+    second, 1/3 for the third. Without citations, `order` becomes empty: the step never reads a whole store.
     """
 
     into: str = "read_all"

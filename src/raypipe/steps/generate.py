@@ -46,17 +46,17 @@ class Generate:
     """Sends `prompt` to `model` for each question and stores the model's text as the reply `into`.
 
     A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context. The context is the
-    passages of `order`, packed to a budget (`text.context`), without hidden text. Foreign text is escaped
-    (`text.sanitize`).
+    passages of `order`, packed to a budget (`text.context`), without hidden text. Text of questions, replies
+    and passages is escaped (`text.sanitize`).
 
     `reply` selects the parser (`text.replies`) and thus the possible labels:
 
-    - plain: answered, abstained (the text is then exactly "i don't know"), or invalid;
+    - plain: answered; abstained, if the text has "i don't know"; invalid, if it has "invalid question";
     - label: one of `labels`, else `default`;
-    - certainty: invalid if the model judges so; else the one of `labels` that the model names, if the stated
-      certainty is above `certain`; else `default`;
+    - certainty: invalid, if the model says that the question is; the one of `labels` that the model states
+      with a certainty above `certain`; else `default`;
     - json: answered; the text is the JSON object;
-    - confidence: as plain, with a stated confidence; abstained if this is below the level `confident`;
+    - confidence: as plain, with a stated confidence; abstained, if it is below the level `confident`;
     - calls: answered, or abstained if the model states that no call fits;
     - text: answered, any text;
     - keywords: answered; the text is one line of keywords, separated by commas;
@@ -64,17 +64,16 @@ class Generate:
       than the question, unreadable or a final fault, the reply is the question, labelled kept; an error is
       recorded as its fault.
 
-    `after`, for plain, is a mark: only the text after its last occurrence is parsed, such as an answer
-    after a reasoning.
+    `after`, for plain, is a mark such as "Answer:". Only the text after its last occurrence is parsed.
 
     A model's thoughts (`text.thoughts`) are not parsed. A text that ends inside a thought, or has nothing
-    after it, is unreadable. Except for rewrite, an unreadable text gives a reply with a fault, which keeps
-    the whole text; a call that the model cannot answer gives a fault, too. A transient fault (the engine is
-    down) also becomes the question's: nothing is stored, and the next run tries the question again. If the
-    model is declared absent (loader: none), every reply is skipped.
+    after it, is unreadable. Except for rewrite, an unreadable text gives a reply with a fault and the whole
+    text. A failed call gives a reply with a fault, too. A transient fault (the engine is down) is also added
+    to the question: nothing is stored, and the next run tries the question again. If the model is declared
+    absent (loader: none), every reply is skipped.
 
-    A readable reply that does not abstain gets quotes from its context (`text.context.cite`): the sentence
-    that shares most words with the reply, if they are enough, then the shown parts of passages, in order.
+    A readable reply that does not abstain gets quotes (`text.context.cite`). The first is the sentence of the
+    context that shares most words with the reply, if they are enough. All shown parts of passages follow.
     """
 
     model: Model
@@ -150,8 +149,8 @@ class Generate:
         return Bound(1, reach, "asking", plain, tokens=tokens, reply_tokens=reply, prompt_tokens=prompt)
 
     def _prompt_tokens(self, question: Question, reach: Reach) -> float:
-        """Estimates the prompt tokens of a chat about a question, at most the model's `max_model_len`.
-        Returns math.inf if a prompt shows replies."""
+        """Estimates the tokens of the prompt for a question, at most the model's `max_model_len`. `reach`
+        bounds the passages. Returns math.inf if a prompt shows replies, since their length is unknown."""
         if any(v.startswith(REPLY) for v in self._variables()):
             return math.inf
         context = 0.0
@@ -209,8 +208,8 @@ class Generate:
     def _context(
         self, question: Question, passages: Sequence[PromptPassage], tokenize: Tokenize
     ) -> PromptContext:
-        """Packs the lines of the replies `first`, then the passages, to the budget. Returns ("", ()) if the
-        question's prompt shows no context."""
+        """Packs the context of a prompt to the budget: the lines of the replies `first`, then the passages.
+        Returns ("", ()) if the question's prompt does not use the context."""
         if "context" not in self.prompt.of(question).variables:
             return "", ()
         budget, lines = self.context_tokens or self.context_chars, self._first(question)

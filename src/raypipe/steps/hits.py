@@ -2,8 +2,7 @@
 
 `order` is the question's ranking: ids of hits, best first. Steps that find candidates (`dense`, `bm25`) add
 hits and scores and do not change `order`. Steps that select (`fuse`, `rerank`) write `order`, and every step
-that needs a ranking reads `order`. A recipe with one `dense` or `bm25` step therefore needs `fuse` with that
-one score, to rank by it.
+that needs a ranking reads `order`. So even a recipe with one `dense` or `bm25` step needs `fuse` to rank.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ Scope: TypeAlias = Literal["own", "all"]
 async def scopes_of(
     index: Index, questions: Sequence[Question], scope: Scope, where: str
 ) -> list[tuple[str, ...] | None]:
-    """Returns the sources to search for each question; None: the whole store. Sources are left out unless
-    they meet both the step's condition `where` and the question's own condition."""
+    """Returns the ids of the sources to search for each question; None: the whole store. A source must meet
+    both the step's condition `where` and the question's own condition."""
     scopes = list[tuple[str, ...] | None]()
     for q in questions:
         own = None if scope == "all" else q.citations
@@ -76,5 +75,5 @@ def add_scores(question: Question, name: str, scores: Mapping[str, float]) -> Qu
 
 
 def grown(reach: Reach, hits: int) -> Reach:
-    """Returns the bounds on passages after a step that adds at most `hits` hits."""
+    """Returns `reach`, the bounds on a question's passages, after a step that adds at most `hits` hits."""
     return replace(reach, hits=reach.hits + hits)

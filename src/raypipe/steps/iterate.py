@@ -3,8 +3,7 @@
 The model decides the number of hops, so all hops are one step with a limit. As in Self-Ask (Press et al.
 2023, arXiv 2210.03350), the model asks a follow-up question or states that none is needed. As in IRCoT
 (Trivedi et al. 2023, arXiv 2212.10509), a search uses the model's last text, and prompts show passages of all
-earlier searches. In contrast to both, the model writes no answer: a later step answers from the same
-evidence.
+earlier searches. In contrast to both, a later step writes the answer, from the same evidence.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ Search: TypeAlias = Callable[[Sequence[tuple[Question, str]]], Awaitable[list[di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:
-    """Calls `model` at most `rounds` times and searches with each query that it writes.
+    """Lets `model` judge the evidence, up to `rounds` times, and searches with each query that it writes.
 
     A round's prompt shows the first `passages` passages of `order`, and the `passages` best new passages of
     each earlier search, packed to `context_tokens`. The model writes "Enough", or "Search: " and a query
     (`text.replies.read_next_query`). A search uses BM25 (`words`), vectors (`embedder`), or both, fused by
-    reciprocal ranks. At most `top` passages that the search of round 1 finds get the score INTO-1, those of
-    round 2 INTO-2. The step does not change `order`; `fuse` ranks the new hits.
+    reciprocal ranks, and finds at most `top` passages. With `into: iterate`, passages found in round 1 get
+    the score iterate-1, those found in round 2 iterate-2. `order` does not change: `fuse` ranks the new hits.
 
     The step adds two replies. The reply `into` holds the queries, one per line; without queries it is
-    skipped. The label of the reply `stop` is the reason why the rounds ended; its text counts rounds,
-    searches and tokens. `enough`: the model wrote "Enough". `rounds`: the last round is over. `tokens`: the
-    next round could exceed the budget `tokens`. `repeated`: the query is the question or an earlier query.
-    `fault`: the model's text is missing or unreadable; the reply `stop` then holds this fault.
+    skipped. The text of the reply `stop` counts rounds, searches and tokens. Its label says why the rounds
+    ended. `enough`: the model wrote "Enough". `rounds`: the last round is over. `tokens`: the next round
+    could exceed the budget `tokens`. `repeated`: the query is the question or an earlier query. `fault`: the
+    model's text is missing or unreadable; the reply `stop` then holds this fault.
 
     If the model is declared absent (loader: none), both replies are skipped. The budget `tokens` covers the
     messages and the model's texts of all rounds, without the marks of a chat template.
@@ -150,7 +149,8 @@ class Iterate:
         return ask
 
     def _searcher(self, kit: Kit) -> Search:
-        """Returns a function: (question, query) pairs -> for each, chunk id -> score of the `top` best."""
+        """Returns the function that searches. It takes (question, query) pairs, and returns for each pair the
+        best chunk ids, mapped to their scores."""
         makers: list[Step] = []
         if self.embedder is not None:
             makers.append(Dense(model=self.embedder, top=self.top, where=self.where))
@@ -208,7 +208,7 @@ class _Row:
     broken: Reply | None = None  # faulty reply that ended the rounds
 
     def read(self, said: Generated | Fault, step: str) -> None:
-        """Stores the query in a model's text, or ends the question's rounds."""
+        """Stores the query that the model's text `said` has. Ends the rounds if the text has no new query."""
         query = read_reply(said, step, read_next_query)
         if isinstance(query, Reply):
             self.label, self.broken = FAULT, query
@@ -220,7 +220,8 @@ class _Row:
             self.queries.append(query)
 
     def take(self, found: Mapping[str, float], score: str, passages: int) -> None:
-        """Adds the hits of a search. `found`: chunk id -> score, best first."""
+        """Adds the passages of a search to the question. `found` maps chunk ids to values of the score
+        `score`, best first. Prompts will show the first `passages` new ones."""
         self.searches += 1
         hits = [Hit(c, *parse_chunk_id(c), {score: value}) for c, value in found.items()]
         self.question = add_hits(self.question, hits)

@@ -30,8 +30,7 @@ class Parse:
     White space in the text is folded. A block is the span of a title, heading, paragraph, list item, cell or
     menu (`text.blocks`). A page's text is that of BeautifulSoup with the parser `html`. `via: fast` uses a
     faster parser, which gives the same text except on some broken pages; BeautifulSoup checks one page in
-    256, chosen by source id (`text.html`). Sources of other kinds give no row, since this recipe does not
-    search them.
+    256, chosen by source id (`text.html`). Sources of other kinds are not searched and give no row.
 
     The column `parser` names the parser of a row (`text.html.Way`), or plain for sources without HTML. A page
     without text is a row with the text "". Reasons of faults: null, not_html, too_large, timeout, memory,
@@ -88,8 +87,8 @@ def _row(pages: Iterator[ParsedPage | Fault], row: dict[str, Any]) -> ParsedPage
 
 
 def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]]:
-    """Returns the rows of a table with one of `kinds` as dicts, with content as bytes. Pages go to the parser
-    through a pipe: text would be decoded here and again there, which costs as much as parsing."""
+    """Returns the rows of a table that have one of `kinds`, as dicts with content as bytes. Content as text
+    would be decoded here and again in the parser's process, which costs as much as parsing."""
     content = table["content"].cast(pa.large_binary())
     table = table.set_column(table.column_names.index("content"), "content", content)
     return [r for r in table.to_pylist() if r["kind"] in kinds]
@@ -98,8 +97,8 @@ def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]
 def parsed_table(
     rows: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ParsedPage | Fault], step: str
 ) -> pa.Table:
-    """Builds the output table of a parsing step. `rows`: as `rows_of` returns them; `read` parses one row. A
-    row keeps its fault; a row without content gets a fault with the reason null, of `step`."""
+    """Builds the output table of a parsing step from `rows` of `rows_of`. `read` parses one row. A row with a
+    fault keeps it. A row without content gets a fault of `step` with the reason null."""
     found: list[ParsedPage | Fault] = []
     for row in rows:
         if row["fault"] is not None:
@@ -130,8 +129,7 @@ class Clean:
 
     Title and rest are cleaned separately (`text.sanitize`). The title is the first line, as the readers of
     BEIR's and OAG-QA's files write it; a missing title becomes "None". A document that is empty after
-    cleaning has the text "". Sources of other kinds give no row, since this recipe does not search them.
-    Reason of faults: null.
+    cleaning has the text "". Sources of other kinds are not searched and give no row. Reason of faults: null.
     """
 
     kinds: tuple[SourceKind, ...] = ("document",)  # kinds of sources to clean

@@ -19,7 +19,7 @@ from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_rende
 class Rerank:
     """Scores the first `candidates` passages of `order` and makes the `top` best of them the new `order`.
 
-    One call scores all pairs of a batch of questions, so that the model can fill its own batches.
+    One call scores the passages for a whole batch of questions, so that the model can fill its own batches.
     """
 
     model: Model
@@ -76,10 +76,10 @@ class Rerank:
 class Shortlist:
     """Keeps only the `pages` cited pages whose snippets a reranker scores best.
 
-    A citation that loses its page also loses its name and keeps its snippet, which can still be found (db3,
-    Task 3: 50 pages to 5). A page that is cited twice counts once, by the best snippet, and remains in both
-    citations. Pages without a snippet follow, in rank order. A question with at most `pages` pages, or
-    without citations, is unchanged and costs no call.
+    Other citations lose their page and their name. They keep their snippet, which can still be found (db3
+    cuts the 50 pages of CRAG's task 3 to 5). A page that is cited twice counts once, by the best snippet, and
+    remains in both citations. Pages without a snippet are ranked last, in their old order. A question with at
+    most `pages` pages, or without citations, is unchanged and costs no call.
     """
 
     pages: int  # distinct pages to keep
@@ -134,14 +134,15 @@ class Shortlist:
         return [self._narrow(q, c, [None] * len(c)) if c else q for q, c in cited]
 
     def _candidates(self, question: Question) -> tuple[Citation, ...]:
-        """Returns the citations that have a page, if they cite more than `pages` distinct pages, else ()."""
+        """Returns the citations that have a page. Returns () if they have at most `pages` distinct pages."""
         cited = tuple(c for c in question.citations or () if c.page is not None)
         return cited if len({c.page for c in cited}) > self.pages else ()
 
     def _narrow(
         self, question: Question, cited: Sequence[Citation], scores: Sequence[float | None]
     ) -> Question:
-        """Removes all but the best pages. `scores`: parallel to `cited`; None: the snippet has no text."""
+        """Removes all but the best pages from the question's citations. `scores` is parallel to `cited`; None
+        means that the snippet has no text."""
         rows = zip(cited, scores, strict=True)
         ranked = sorted(rows, key=lambda row: (row[1] is None, -(row[1] or 0.0), row[0].rank))
         kept = {None, *list(dict.fromkeys(c.page for c, _ in ranked))[: self.pages]}
@@ -158,12 +159,12 @@ PASSAGES = "passages"
 class Listwise:
     """Reorders the first `candidates` passages of `order` with a language model and keeps the first `top`.
 
-    The prompt shows each passage as a line "[1] TEXT" of at most `passage_chars` characters. The model writes
-    numbers, the most helpful passage first (`text.replies.read_numbers`). Passages that the model does not
-    name follow in the old order. `into` names a score and a reply. The score is 1 for the first passage, 1/2
-    for the second, 1/3 for the third. The reply holds the parsed numbers, or the fault if the model's text is
-    missing or unreadable; the candidates then keep the old order. If the model is declared absent (loader:
-    none), `order` remains and the reply is skipped.
+    The prompt shows each passage as a line "[1] TEXT"; TEXT has at most `passage_chars` characters. The model
+    writes numbers, the most helpful passage first (`text.replies.read_numbers`). Passages that the model does
+    not name follow in the old order. The step writes a score and a reply, which are both called `into`. The
+    score is 1 for the first passage, 1/2 for the second, 1/3 for the third. The reply holds the parsed
+    numbers. If the model's text is missing or unreadable, the reply holds that fault, and the candidates keep
+    the old order. If the model is declared absent (loader: none), `order` remains and the reply is skipped.
     """
 
     model: Model

@@ -1,4 +1,4 @@
-"""Chunks of texts: from one row per text to one row per chunk."""
+"""Splitting of texts into chunks: a table with a row per text becomes a table with a row per chunk."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ class Split:
         return build
 
     def _end(self, kit: Kit) -> Callable[[str], int]:
-        """Returns a function: text -> end offset of the part to cut, its first `text_tokens` tokens."""
+        """Returns a function that finds the end of the part of a text to cut: its first `text_tokens` tokens,
+        or all of it if `text_tokens` is None."""
         if (most := self.text_tokens) is None or self.tokenizer is None:
             return len
         tokenize = kit.tokenizer(self.tokenizer)
@@ -123,7 +124,7 @@ class Split:
         return end
 
     def _cutter(self, kit: Kit) -> Callable[[str], list[tuple[Span, Span]]]:
-        """Returns a function: text -> (span of the chunk, span of its passage) of each chunk."""
+        """Returns a function that cuts a text to chunks, each as (span of the chunk, span of the passage)."""
         flat: Callable[[str], list[Span]]
         if (chars := self.child_chars) is not None and self.parent_chars is not None:
             parent, child = (self.parent_chars, self.parent_overlap), (chars, self.child_overlap)
@@ -150,6 +151,6 @@ def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> Non
 
 
 def _most_windows(chars: float, size: int, overlap: int) -> float:
-    """Returns an upper bound on the number of windows that `text.words.WordSpans` cuts. A window ends at
-    least `size - overlap` characters after the end of the window two places before."""
+    """Returns the largest number of windows that `text.words.WordSpans` may cut from `chars` characters. A
+    window ends at least `size - overlap` characters after the end of the last but one before it."""
     return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2

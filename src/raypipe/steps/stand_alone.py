@@ -98,7 +98,7 @@ class StandAlone:
         return {"turns": shown(question.turns, self.chars), **prompt_values(question, names)}
 
     def _reply(self, question: Question, said: Generated | Fault | None) -> Reply:
-        """Returns the reply to a question with turns. `said`: the model's reply; None: it was not called."""
+        """Returns the reply to a question with turns. `said` is the model's text; None: it was not asked."""
         fault = None
         if said is not None:
             read = read_reply(said, f"stand_alone:{self.into}", lambda text: _read(text, question))

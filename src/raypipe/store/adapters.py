@@ -1,4 +1,4 @@
-"""Trained LoRA adapters and unfinished trainings: a folder of files for each.
+"""Trained LoRA adapters and unfinished trainings: each has a folder of files.
 
 An adapter's recipe file is written last and removed first, so a folder with this file is complete. A training
 keeps its checkpoints until its adapter is complete, and holds a lease while it runs. This module handles
@@ -20,19 +20,19 @@ _RUN_CHARS = 12  # characters of a training's name that its adapter and its leas
 
 
 def adapter_folder(called: str, run: str) -> str:
-    """Returns the folder name of a training's adapter: `NAME-RUN`, with 12 characters of the run."""
+    """Returns the name of an adapter's folder: `called`, a hyphen, and the first 12 characters of `run`."""
     return f"{called}-{run[:_RUN_CHARS]}"
 
 
 def training_lease(files: Files, run: str, owner: str) -> Lease:
-    """Returns the lease to hold while a training runs, or while its leftovers are removed. `run`: the
+    """Returns the lease to hold while a training runs, or while its leftovers are removed. `run` is the
     training's name, or at least its first 12 characters."""
     return Lease(files, f"finetune-{run[:_RUN_CHARS]}", owner)
 
 
 def abandoned_trainings(files: Files, now: float, kept_s: float) -> tuple[list[str], list[str]]:
-    """Lists trainings, and incomplete adapter folders, whose lease no process holds and that have no file
-    younger than `kept_s` seconds. The command of a younger training may resume it."""
+    """Lists abandoned trainings, then abandoned incomplete adapter folders: no process holds the lease, and
+    no file is younger than `kept_s` seconds. A younger training may still be resumed."""
 
     def old(folder: str, run: str) -> bool:
         newest = files.newest(folder)

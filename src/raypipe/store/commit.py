@@ -1,8 +1,9 @@
-"""Exactly-once commit of all parts of a run: idempotent across retries and concurrent drivers.
+"""Exactly-once commit of all parts of a run, also after retries and with concurrent drivers.
 
-The Lance transaction carries the run's name, so a later process sees that the run was committed. Lance lets
-two independent appends both succeed. So each commit checks the table's history afterwards. It withdraws the
-second commit of a run, and a run whose rows another run added meanwhile. This needs no clock and no lease.
+A run is the missing work of a table, cut into parts (`store.parts`). The Lance transaction carries the run's
+name, so a later process sees that the run was committed. Lance lets two independent appends both succeed. So
+each commit checks the table's history afterwards. It withdraws a second commit of the same run. It also
+withdraws its own run if another run added some of the same rows meanwhile. This needs no clock and no lease.
 
 A unit is a value of the table's unit column, such as a source's id. A commit that replaces rows removes the
 older rows of its units in the same transaction. So a reader, or the process that starts after a kill, finds
@@ -38,7 +39,7 @@ _READ = "raypipe.read"  # transaction property: the version against which the ru
 
 
 def committed(store: Store, table: str, run: str) -> int | None:
-    """Returns the version that added a run's rows to a table; None if it does not exist or was withdrawn."""
+    """Returns the version that added a run's rows to a table; None if none did, or if it was withdrawn."""
     dataset = store.dataset(table)
     with reaching(dataset.uri):
         versions = _history(dataset).get(run)
@@ -49,8 +50,8 @@ def commit(
     store: Store, table: str, run: str, parts: Iterable[str], replace: bool = False, gone: Sequence[str] = ()
 ) -> int:
     """Commits all parts of a run to a table in one transaction, unless the run was committed before. Then
-    refreshes the indexes and removes the completion records. Returns the newest version. `replace`: also
-    removes older rows with the units of the parts, or with the units `gone`.
+    refreshes the indexes and removes the completion records. Returns the newest version. With `replace`, the
+    transaction also removes older rows whose unit is in the parts or in `gone`.
 
     Raises StoreError, and leaves the table unchanged, if a part is not done, a file is missing, or two parts
     have a unit in common. Raises AddedMeanwhile, and discards the parts, if another run added some of these
@@ -114,8 +115,8 @@ def _replace(
 def without_rows(
     dataset: lance.LanceDataset, addresses: np.ndarray
 ) -> tuple[list[int], list[lance.FragmentMetadata]]:
-    """Deletes rows ((n,) uint64 addresses) from their fragments, without a commit. Returns the ids of
-    fragments that become empty, and the metadata of the shortened ones."""
+    """Deletes rows ((n,) uint64 addresses) from their fragments, without a commit. Returns the ids of the
+    fragments that become empty, and the metadata of those that lose only some rows."""
     removed, updated = [], []
     for fragment in np.unique(addresses >> 32).tolist():
         offsets = (addresses[addresses >> 32 == fragment] & 0xFFFFFFFF).tolist()
@@ -156,9 +157,9 @@ def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
 
 
 def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]) -> tuple[int, pa.Array]:
-    """Checks a run's written files. Returns the table's version before the check, and the run's units.
-    Raises StoreError if a part's files and its record differ in their number of rows, or if two parts have
-    the same unit. Reads the files themselves: Lance would commit missing files and so break the table."""
+    """Checks a run's written files. Returns the table's version before the check, and the run's units. Raises
+    StoreError if a part has another number of rows than its record says, or if two parts have the same unit.
+    The files themselves are read, because Lance would commit missing files and so break the table."""
     unit, version = kind_of(table).unit, store.version(table)
     kind = kind_of(table).columns.field(unit).type if unit else pa.string()
 
@@ -195,8 +196,9 @@ def _check_new(store: Store, table: str, run: str, dataset: lance.LanceDataset, 
 
 
 def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
-    """Keeps one copy of every run's rows. Withdraws this run's rows, and raises AddedMeanwhile, if another
-    run added some of the same units after this run's check and before its commit."""
+    """Resolves conflicts after a commit. Withdraws each second commit of a run. If another run added some of
+    this run's units after this run's check and before its commit, also withdraws this run's rows and raises
+    AddedMeanwhile."""
     history = _history(store.dataset(table))
     for versions in history.values():
         for version in versions[1:]:
@@ -227,7 +229,7 @@ def _added(store: Store, table: str, version: int) -> list[lance.LanceFragment]:
 
 
 def _withdraw(store: Store, table: str, version: int) -> None:
-    """Removes the fragments that one version added. If two drivers try at the same time, one does it."""
+    """Removes the fragments that a version added. If two drivers try at the same time, only one does it."""
     ids = {f.fragment_id for f in _added(store, table, version)}
     while True:
         dataset = store.dataset(table)
@@ -244,7 +246,7 @@ def _withdraw(store: Store, table: str, version: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Effect of ingested rows on their table."""
+    """Changes that ingested rows make to their table."""
 
     added: tuple[str, ...]  # ids of new rows
     replaced: tuple[str, ...]  # ids of stored rows whose content changes

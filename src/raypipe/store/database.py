@@ -124,8 +124,8 @@ class Store:
 
     @contextmanager
     def durable(self, table: str) -> Iterator[None]:
-        """Makes a change of a table durable: its files are on disk when the block ends (`files.durable`). A
-        nested block of this Store object does nothing more."""
+        """Makes a change of a table durable: its files are on disk when the block ends (`files.durable`).
+        Does nothing more inside another such block of this Store object."""
         if table in self._changing:
             yield
             return
@@ -204,7 +204,7 @@ class Store:
         deleted: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yields a table's rows at a version (None: the newest) that match a filter, at most `rows` per
-        batch. `deleted`: also yields deleted rows that are still in the files."""
+        batch. With `deleted`, also yields deleted rows that are still in the files."""
         options: dict[str, Any] = {"include_deleted_rows": True, "with_row_id": True} if deleted else {}
         options |= {"batch_size": rows, "batch_readahead": lookups.READ_AHEAD}
         with reaching(self.table_uri(table)):
@@ -264,7 +264,7 @@ class Store:
 
 @contextmanager
 def _place(uri: str, what: str) -> Iterator[None]:
-    """Raises StoreError if an address can hold no store. `what`: "read" or "made", for the message."""
+    """Raises StoreError if an address can hold no store. `what` is "read" or "made", for the message."""
     try:
         yield
     except StoreUnavailable as e:

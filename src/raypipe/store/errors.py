@@ -1,8 +1,8 @@
-"""Errors of a store, and the translation of errors of Lance, Arrow and the file system. None blames a row.
+"""Errors of a store, and the translation of errors of Lance, Arrow and the file system. No row is to blame.
 
 Lance reports the same trouble as OSError, ValueError, RuntimeError, an Arrow error or a panic. Only its
 message tells whether a disk is full. So `reaching` wraps each such call and translates all of these errors.
-Callers check their arguments before, since a wrong argument would look like trouble of the store.
+Callers must check their arguments first, because a wrong argument would look like trouble of the store.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ NO_PLACE = re.compile(  # a file blocks the path, it is read-only, or its bucket
 
 
 class StoreError(RaypipeError):
-    """A store that cannot be used as it is: a table is missing, or an unfinished forget blocks it."""
+    """A store that cannot be used as it is: a table is missing, or a forget (of a text) is unfinished."""
 
     exit_code = 2
 
 
 class StoreInUse(StoreError):
-    """A refused lease: a living process holds it. Once that process has ended, the same command succeeds."""
+    """A lease refused because a living process holds it. Once that process ends, the command succeeds."""
 
     exit_code = Unavailable.exit_code
 
 
 class AddedMeanwhile(StoreError):
-    """A conflict: another run added some of the same rows first. End the run and plan what is missing now."""
+    """A conflict: another run added some of the same rows first. End the run; plan what is missing now."""
 
 
 class StoreUnavailable(Unavailable, OSError):

@@ -38,7 +38,7 @@ from raypipe.text.typed_answers import DAY_IN_NAME
 
 LAYOUTS = "layouts"  # the table of layouts
 NAMED = ("documents", "questions")
-"""Tables that record, with `layouts`, the places of sources and their fields."""
+"""Tables that, together with `layouts`, record the places of sources and their fields."""
 FieldType: TypeAlias = Literal["text", "number", "boolean", "date"]
 PARTS: Final = ("page", "snippet", "name")  # the parts of a citation that are sources
 OF_ALL: Final = ("url", "host", "folder", "title", "date")  # fields that any row may have
@@ -83,8 +83,8 @@ class SourceFields:
     """Places of some sources, with the fields of each place."""
 
     def __init__(self, rows: pa.Table) -> None:
-        """`rows`: columns source, url, modified, title, fields. Of several places of a source, the first one
-        with a url gives its url."""
+        """Keeps the places, one in each of `rows`, with columns source, url, modified, title, fields. If a
+        source has several places, the first url that is given is the source's url."""
         self._rows = rows
         self._columns: dict[str, pa.Array] = {}
         self._within: dict[Filters, SourceFields] = {}
@@ -138,8 +138,8 @@ class SourceFields:
         return tuple(Citation(question, n, url, "", source, None, None) for n, source, url in cited)
 
     def within(self, filters: Filters) -> SourceFields:
-        """Returns the sources whose fields match. `check` must have accepted the conditions on the fields of
-        all sources first."""
+        """Returns the places whose fields match. `check` must have accepted the conditions before, for the
+        fields of all sources."""
         if not filters:
             return self
         with self._lock:
@@ -150,8 +150,8 @@ class SourceFields:
             return matching
 
     def narrowed(self, citations: Sequence[Citation], filters: Filters) -> tuple[Citation, ...]:
-        """Keeps the parts of citations that match, and drops citations without a part. A part matches by the
-        citation's own fields, or by those of a stored place with the same text and the same url."""
+        """Keeps matching parts (page, snippet, name) of citations; drops citations without a part. A part
+        matches by the citation's own fields, or by those of a stored place with the same text and url."""
         if not filters or not citations:
             return tuple(citations)
         own, here = SourceFields.of(citations)._rows, self._rows
@@ -171,7 +171,7 @@ class SourceFields:
         return tuple(c for c in cited if c.sources())
 
     def fields(self) -> list[Field]:
-        """Lists fields that have a value, by name: those of `OF_ALL`, and the 200 most frequent others."""
+        """Lists the fields with a value, by name: those in `OF_ALL`, and the 200 most frequent others."""
         given = pc.value_counts(self._rows["fields"].combine_chunks().keys).to_pylist()
         most = sorted(given, key=lambda x: (-x["counts"], x["values"]))[:SHOWN]
         found = (self.field(name) for name in sorted({*(x["values"] for x in most), *OF_ALL}))
@@ -328,12 +328,12 @@ def _of_citations(cited: pa.Array) -> pa.Table:
 
 
 def layouts_at(store: Store, version: int | None = None) -> LanceDataset | None:
-    """Opens the layouts at a version (None: the newest); None without a table, and for version 0."""
+    """Opens the layouts at a version (None: the newest). Returns None without a table, and for version 0."""
     return store.dataset(LAYOUTS, version) if version != 0 and store.has(LAYOUTS) else None
 
 
 def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[str, Layout]:
-    """Maps sources to their layouts. If several documents have the same text, the first by id counts."""
+    """Maps sources to their layouts. Of several documents with the same text, the first by id counts."""
     if dataset is None or not sources:
         return {}
     found = arrow.layout.records(rows(dataset, "source", sorted(sources)))

@@ -70,7 +70,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def _classed(method: M) -> M:
-    """Wraps a method so that it raises file system errors as `errors.reaching` does."""
+    """Wraps a method so that errors of the file system are translated as `errors.reaching` does."""
 
     @functools.wraps(method)
     def call(self: Files, name: str, *rest: Any) -> Any:
@@ -140,7 +140,7 @@ class Files:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes] | NativeFile]:
-        """Opens a file to write piece by piece; it replaces the old one atomically when the block ends."""
+        """Opens a file to write piece by piece. It replaces the old file atomically when the block ends."""
         with reaching(self._path(name)):
             if self.local:
                 with _synced(staged := self._staged(name)) as file:
@@ -208,8 +208,8 @@ class Files:
         return {name: there[name].size for name in sorted(there) if not name.endswith(".tmp")}
 
     def half_written(self, now: float) -> list[str]:
-        """Lists temporary files, except in tables, that got no byte for HALF_WRITTEN_S: their writer is dead.
-        Only the age tells this, since writers need no lease. An object store has no such files."""
+        """Lists temporary files outside tables that got no byte for HALF_WRITTEN_S, so their writer is dead.
+        Only the age tells this, because writers need no lease. An object store has no such files."""
         names = list[str]()
         for folder in (self._root, *glob.glob(f"{self._root}/_*/")) if self.local else ():
             for inside, folders, files in os.walk(folder):  # skips what another process removes meanwhile

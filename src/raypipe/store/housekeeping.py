@@ -62,8 +62,8 @@ def untag(store: Store, table: str, name: str) -> None:
 
 
 def tagged(store: Store, table: str) -> dict[str, int]:
-    """Maps a table's tags to versions. Removes tag files that a power cut truncated. Their writer was
-    interrupted, too, and writes them again when it resumes."""
+    """Maps a table's tags to versions. Removes tag files that a power cut truncated; their writer writes them
+    again when it resumes."""
     folder = f"{table}.lance/{TAGS}"
     for name in store.files.names(folder):
         raw, whole = store.files.read(f"{folder}/{name}"), False
@@ -89,7 +89,7 @@ def drop(store: Store, table: str) -> None:
 
 
 def unfinished(store: Store) -> list[str]:
-    """Lists the names of work that is not wholly committed: its parts' files may be in no version yet."""
+    """Lists the names of unfinished work. The files of its parts may not be in any table version yet."""
     return [n.removesuffix(".json") for n in store.files.names(RUNS) if n.endswith(".json")]
 
 
@@ -113,8 +113,8 @@ def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta 
 
 
 def drop_twins(store: Store, table: str) -> int:
-    """Deletes rows of a memo table whose key an earlier row has; returns their number. Two concurrent merges
-    may leave such duplicates. The first row stays, since readers already use it."""
+    """Deletes duplicates from a memo table: rows with the key of an earlier row. Returns their number. Two
+    concurrent merges may leave such rows. The first row stays, since readers already use it."""
     dataset, twins = store.dataset(table), list[int]()
     for where in key_ranges(dataset.schema, dataset.count_rows()):
         keys = store.scan(table, ["key"], dataset.version, filter=where, with_row_id=True).sort_by("_rowid")
@@ -128,7 +128,7 @@ def drop_twins(store: Store, table: str) -> int:
 
 
 def key_ranges(schema: pa.Schema, rows: int) -> Iterator[str]:
-    """Yields filters that cut a memo table's keys into ranges of about HASHED keys at most. A key is a
+    """Yields filters that cut a memo table's keys into ranges of at most about HASHED keys. A key is a
     digest, or begins with one.
 
     >>> schema = pa.schema({"key": pa.string()})
@@ -143,8 +143,8 @@ def key_ranges(schema: pa.Schema, rows: int) -> Iterator[str]:
 
 
 def rewrite_deleted(store: Store, table: str) -> None:
-    """Removes deleted rows from the files: rewrites their fragments, and rebuilds the table's BTREEs. A
-    deletion by Lance leaves a row's bytes in its file, and its key in an index. First deletes duplicates of a
+    """Removes deleted rows from the files, because a deletion by Lance leaves a row's bytes in its file and
+    its key in an index. Rewrites the fragments and rebuilds the BTREE indexes. First deletes duplicates of a
     memo table."""
     with reaching(store.table_uri(table)), store.durable(table):
         if table.startswith(OF_MEMO):
@@ -156,7 +156,8 @@ def rewrite_deleted(store: Store, table: str) -> None:
 
 
 def keep_only(store: Store, table: str, keep: Collection[int]) -> None:
-    """Removes all versions, even tagged ones, except the newest and `keep`; then files that none has."""
+    """Removes all versions, even tagged ones, except the newest and those in `keep`. Then removes the files
+    that no version names."""
     dataset = store.dataset(table)
     safe = {*keep, dataset.version}
     for name, version in tagged(store, table).items():
@@ -238,8 +239,8 @@ def compact(
 
 
 def abandon(store: Store, what: str) -> str | None:
-    """Removes unfinished work: its parts, then its plan. Returns its run. If the plan is damaged or missing,
-    returns None, and the parts stay for `free`."""
+    """Removes unfinished work: its parts, then its plan. Returns the name of its run. If the plan is damaged
+    or missing, returns None, and the parts stay until `free` removes them."""
     run = run_of(store, what)
     for table in store.files.names(PARTS) if run else ():
         store.files.remove_folder(f"{PARTS}/{table}/{run}")
@@ -254,7 +255,7 @@ def staged(store: Store) -> list[str]:
 
 
 def free(store: Store) -> None:
-    """Removes all parts, results of reading tasks, ids of planned runs, and files of dead writers."""
+    """Removes all parts, the results of reading tasks, the ids of planned runs, and half-written files."""
     store.files.remove_folder(PARTS)
     store.files.remove_folder(READS)
     store.files.remove_folder(PLANNED)

@@ -1,8 +1,9 @@
 """Lists of ids as one Arrow array, and look-ups of table rows by the values of a column.
 
-Ten million digests take 160 MB as an array, and a gigabyte as Python strings. Look-ups hash at most `HASHED`
-ids at a time, so memory does not grow with both sides. `present` looks up a few ids by the BTREE of their
-column, and many by one scan. This module works on opened Lance datasets, without a store.
+Ten million digests take 160 MB as an array, and a gigabyte as Python strings. A look-up compares two sets of
+ids, but hashes at most `HASHED` ids at a time, so its memory is bounded however large the sets are. `present`
+looks up few ids by the BTREE index of the column, and many by one scan. This module works on opened Lance
+datasets, without a store.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Ids(Sequence[str]):
     """Distinct ids in order, digests of sources or ids of questions, as one Arrow array."""
 
     def __init__(self, array: pa.Array, all_of: str = "") -> None:
-        """`all_of`: a name of the set, under which results about it may be stored; "" if it has none."""
+        """Wraps an array. `all_of` is a name of the set, under which results about the set may be stored; ""
+        means no name."""
         self.all_of = all_of
         self._count = len(array)
         self._array: pa.Array | None = array
@@ -46,7 +48,7 @@ class Ids(Sequence[str]):
 
     @classmethod
     def of(cls, ids: Iterable[str], kind: pa.DataType = DIGEST) -> Ids:
-        """Makes a list from Python strings, which are converted to `kind`; returns `Ids` unchanged."""
+        """Makes a list from Python strings, which are converted to `kind`. An `Ids` is returned unchanged."""
         return ids if isinstance(ids, Ids) else cls(id_column(ids, kind))
 
     @property
@@ -78,7 +80,8 @@ class Ids(Sequence[str]):
         return self if pc.all(mask, min_count=0).as_py() else Ids(self.array.filter(mask))
 
     def among(self, there: pa.Array | pa.ChunkedArray, which: str) -> Ids:
-        """Returns the ids that occur in the array `there`. `which` names that array, and so the result."""
+        """Returns the ids that occur in the array `there`. `which` names that array; the result's name is
+        made from it (`name_among`)."""
         return Ids(self.array.filter(stand_in(self.array, there)), self.name_among(which))
 
     def without(self, others: Collection[str]) -> Ids:
@@ -98,7 +101,7 @@ class Ids(Sequence[str]):
         return Ids(pa.concat_arrays([self.array, more.array])) if more else self
 
     def name_among(self, which: str) -> str:
-        """Returns a name for the subset `which`; "" if this list has no name (`all_of`)."""
+        """Returns a name for a subset of this list, made from `which`; "" if this list has no name."""
         return digest(self.all_of, which) if self.all_of else ""
 
 
@@ -127,7 +130,7 @@ def slabs(pieces: Iterable[T]) -> Iterator[list[T]]:
 
 
 def stand_in(ids: pa.Array, there: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Marks the ids that occur in an array: (ids,) bool."""
+    """Marks the ids that occur in the array `there`: (ids,) bool."""
     mask = pa.array(np.zeros(len(ids), bool))
     for at in range(0, len(there), HASHED) if len(ids) else ():
         some = there.slice(at, HASHED)
@@ -139,8 +142,8 @@ def stand_in(ids: pa.Array, there: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def repeats(ids: pa.Array) -> int:
-    """Counts the ids that occur earlier in the same array; 0 if all are distinct. An id that occurs in three
-    blocks of `HASHED` ids counts too often."""
+    """Counts the ids that also occur earlier in the array; 0 means that all are distinct. The count is too
+    high if an id occurs in three blocks of `HASHED` ids."""
     count = 0
     for at in range(0, len(ids), HASHED):
         some = ids.slice(at, HASHED)
@@ -150,8 +153,8 @@ def repeats(ids: pa.Array) -> int:
 
 
 def looked_up(ids: pa.Array, rows: Iterable[tuple[pa.Array, np.ndarray]]) -> np.ndarray:
-    """Returns the number of each id, (ids,) int32; -1 for an id without a number. `rows`: arrays of ids with
-    their numbers, which are below 2^31. If several arrays have an id, the last one's number counts."""
+    """Returns the number of each id, (ids,) int32; -1 for an id without one. `rows` yields arrays of ids with
+    their numbers, which are below 2^31. If several arrays hold an id, the last one counts."""
     out = np.full(len(ids), -1, np.int32)
     for names, numbers in rows:
         if len(ids) < len(names):
@@ -169,7 +172,7 @@ READ_AHEAD = 4  # batches that a scan reads ahead; Lance's default is 16
 
 
 def filters(column: str, values: Sequence[str] | Sequence[int] | Sequence[bytes]) -> Iterator[str]:
-    """Yields SQL filters that together select the rows with one of the values; texts are quoted.
+    """Yields SQL filters that together select the rows whose `column` has one of `values`. Quotes texts.
 
     >>> list(filters("id", ["it's"])), list(filters("_rowid", [1, 2])), list(filters("id", []))
     (["id IN ('it''s')"], ['_rowid IN (1, 2)'], [])
@@ -187,8 +190,8 @@ def _literal(value: str | int | bytes) -> str:
 
 
 def wheres(dataset: lance.LanceDataset, column: str, values: Iterable[Any]) -> list[str]:
-    """Lists the filters (`filters`) for values of a column: an Arrow array of its type, or Python values. For
-    a column of digests the Python values are hex strings; others match no row and are dropped."""
+    """Lists the filters (`filters`) for distinct values: an Arrow array of the column's type, or Python
+    values. For a column of digests these are hex strings; other strings match no row and are dropped."""
     if isinstance(values, pa.Array):
         values = values.to_pylist()
     elif dataset.schema.field(column).type == DIGEST:
@@ -214,7 +217,7 @@ def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> lis
 
 
 def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
-    """Marks the ids that occur in a column: (ids,) bool."""
+    """Marks which of the `wanted` ids occur in a column: (ids,) bool."""
     with reaching(dataset.uri):
         if len(wanted) * SCAN_RATIO < dataset.count_rows():
             return stand_in(wanted, rows(dataset, column, wanted, [column])[column])
@@ -232,8 +235,8 @@ def distinct(dataset: lance.LanceDataset, column: str) -> pa.Array:
 
 
 def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
-    """Returns the sources of a `passages` table that have chunks: a vector table must hold these. A source's
-    chunks are adjacent, so only a source that two batches split appears twice."""
+    """Returns the sources of a `passages` table that have chunks. Each of them must have rows in a vector
+    table. A source's chunks are adjacent, so a source appears twice only if two batches split it."""
     with reaching(passages.uri):
         batches = passages.to_batches(
             columns=["source", "start", "end"], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD
@@ -243,7 +246,7 @@ def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
 
 
 def _values(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
-    """Yields the values of a column in large groups, without adjacent duplicates. Batches end with their
-    fragment, and each look-up hashes the smaller side, so fewer and larger groups cost less."""
+    """Yields the values of a column in groups of at least `HASHED` values (the last may be smaller), without
+    adjacent duplicates. Each look-up hashes the smaller side, so few large groups cost less."""
     batches = dataset.to_batches(columns=[column], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD)
     return map(pa.chunked_array, slabs(pc.run_end_encode(b[column]).values for b in batches if b.num_rows))

@@ -1,10 +1,10 @@
 """Searchable snapshots: a store's tables, or a request's own pages in memory. Equal rows give equal hits.
 
 `search` is exact: a score is the inner product of the float32 vectors in double precision, and ties are
-ordered by source and span. So hits depend neither on the order of rows nor on their place. In a store, `near`
-searches an approximate index instead. A store's snapshot also has layouts of documents (path, pages and
-sections), from which citations are made. This module depends on the store and on the columns of the corpus
-tables (core/arrow.py).
+ordered by source and span. So hits depend neither on the order of rows nor on where they are stored. In a
+store, `near` searches an approximate index instead. A store's snapshot also has layouts of documents (path,
+pages and sections), from which citations are made. This module depends on the store and on the columns of the
+corpus tables (core/arrow.py).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SourceTexts(ABC):
         """Reads columns of the rows of these sources; missing sources have no row."""
 
     async def _source_texts(self, sources: Sequence[str]) -> Mapping[str, str]:
-        """Maps these sources to their texts, perhaps with others; missing sources are left out."""
+        """Maps these sources, and maybe others, to their texts; missing sources are left out."""
         found = await self._rows(sources, ["source", "text"])
         return dict(zip(id_texts(found["source"]), found["text"].to_pylist(), strict=True))
 
@@ -84,7 +84,7 @@ class SourceTexts(ABC):
     async def _parts(
         self, name: str, part: Callable[[dict[str, Any]], T], sources: Sequence[str]
     ) -> list[tuple[T, ...]]:
-        """Reads a list column of each source, () if missing. Raises ConfError if there is no such column."""
+        """Reads a list column per source, () for a missing source. Raises ConfError without this column."""
         if name not in self._texts.schema.names:
             raise ConfError(
                 f"the texts here have no column {name!r}: index again, with `parse` in the corpus half"
@@ -130,8 +130,8 @@ def index_spec(
     vectors: Mapping[str, str],
     words: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> IndexSpec:
-    """Pins tables at their newest versions. `vectors`: model identity -> table; `words`: analyzer -> its
-    tables of postings and lengths. Raises StoreError if one of these tables or scalar indexes is missing."""
+    """Pins tables at their newest versions. `vectors` maps model identities to tables, `words` maps analyzers
+    to their tables of postings and lengths. Raises StoreError if a table or a scalar index is missing."""
 
     def pin(table: str) -> Pinned:
         version = store.version(table)
@@ -155,9 +155,9 @@ class LanceIndex(SourceTexts):
     """The tables of a store at pinned versions (`core.index.Index`); later commits are not visible."""
 
     def __init__(self, spec: IndexSpec, product: Product = numpy_product, copies: Path | None = None) -> None:
-        """`product`: multiplies a batch of questions with the vectors. `copies`: folder for local copies of
-        vectors; None: `vectors.folder`. Raises StoreError if a table, its pinned version or a scalar index is
-        missing."""
+        """Opens the tables. `product` multiplies a batch of questions with the vectors. `copies` is the
+        folder for local copies of vectors; None means `vectors.folder`. Raises StoreError if a table, its
+        pinned version or a scalar index is missing."""
         store = Store.open(spec.store)
 
         def open_pinned(pinned: Pinned) -> LanceDataset:
@@ -253,10 +253,10 @@ class LanceIndex(SourceTexts):
 
 
 class MemoryIndex(SourceTexts):
-    """Corpus tables in memory (`core.index.Index`). Each table may have more columns than these:
+    """Corpus tables in memory (`core.index.Index`). Each table must have these columns, and may have more:
 
     `texts`: source, text, hidden, blocks, and words_NAME, starts_NAME per analyzer. `passages`: source,
-    start, end, parent_start, parent_end. `vectors`, by model identity: as `passages`, and vector.
+    start, end, parent_start, parent_end. `vectors` has a table per model identity: as `passages`, and vector.
     """
 
     def __init__(self, texts: pa.Table, passages: pa.Table, vectors: Mapping[str, pa.Table]) -> None:
@@ -331,8 +331,8 @@ def _checked(
 
 
 def folder_roots(store: Store) -> dict[str, str]:
-    """Maps each ingested folder's id prefix to its path when it was read. A document's id begins with the
-    prefix (8 characters) of its folder."""
+    """Maps the id prefix of each ingested folder to the path that the folder had when it was read. A
+    document's id begins with the prefix (8 characters) of its folder."""
     notes = {n: json.loads(store.files.read(f"{FOLDERS}/{n}") or b"{}") for n in store.files.names(FOLDERS)}
     return {name[:8]: note["root"] for name, note in notes.items() if "root" in note}
 

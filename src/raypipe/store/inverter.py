@@ -1,13 +1,14 @@
-"""Inversion of sources' words: tables of texts and passages become rows of `postings` and `lengths`.
+"""Inverted index for BM25: rows of the tables `postings` and `lengths`, made from texts and passages.
 
-A part of a run may get several segments of bounded size. So sorting takes memory for one segment or the
-longest source; the finished rows of the whole part are held, too.
+A segment is a group of sources whose words are sorted together. A part (the sources that one task handles)
+gets one or several segments of bounded size. So sorting needs memory for one segment, or for the longest
+source. The finished rows of the whole part are held in memory, too.
 
-Small segments are merged: their sources are inverted again. A search then reads fewer segments and gives the
-same scores, to the bit, since statistics are sums over segments. Entries of removed passages disappear, too.
-A merge makes three commits: the merged rows enter `postings`, where no reader looks at them yet; `lengths`
-names the merged rows in place of the old ones; the old rows are removed. If the process dies in between, the
-next merge removes the rows that `lengths` does not name.
+Small segments are merged: their sources are inverted again. A search then reads fewer segments. Its scores
+stay the same, to the bit, because statistics are sums over segments. Entries of removed passages disappear. A
+merge makes three commits. First the merged rows enter `postings`, where no reader looks at them yet. Then
+`lengths` names the merged rows instead of the old ones. Last, the old rows are removed. If the process dies
+in between, the next merge removes the rows that `lengths` does not name.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PassageSpans:
-    """Distinct passages with their words, by source and span. A passage is a chunk's parent span, and has the
-    words that start in it."""
+    """Distinct passages with their words, ordered by source and span. A passage is the parent span of a
+    chunk. A word belongs to the passages in which it starts."""
 
     sources: pa.Array  # ids of all sources, also of those without passages
     place: np.ndarray  # (passages,) int64: index of the passage's source in `sources`
@@ -53,7 +54,7 @@ class PassageSpans:
 
 
 def word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
-    """Lists the columns of `texts` with an analyzer's words. Raises ConfError if the table lacks them."""
+    """Lists the columns with the sources, words and starts of an analyzer. Raises ConfError without them."""
     columns = ["source", f"words_{analyzer}", f"starts_{analyzer}"]
     if not set(columns) <= set(schema.names):
         raise ConfError(
@@ -63,8 +64,8 @@ def word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
 
 
 def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> PassageSpans:
-    """Collects the passages of the sources in `order`. `texts`: source, words and starts of one analyzer.
-    Raises StoreError if a source of `passages` is not in `texts` or not in `order`."""
+    """Collects the passages of the sources in `order`. `texts` has three columns: source, words and starts of
+    one analyzer. Raises StoreError if a source of `passages` is not in `texts` or not in `order`."""
     _, words, starts_at = texts.columns
     names = texts["source"].combine_chunks()
     real = passages.filter(pc.greater(passages["end"], passages["start"]))
@@ -88,7 +89,7 @@ def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> Passa
 
 
 def passage_words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -> PassageWords:
-    """Collects the words of each distinct passage, from tables that hold only sources of the scope."""
+    """Collects the words of each distinct passage. The tables hold only sources of `scope` (None: all)."""
     order = texts["source"].combine_chunks().sort() if scope is None else id_column(dict.fromkeys(scope))
     found, names = passage_spans(texts, passages, order), id_texts(order)
     spans = zip(found.place.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
@@ -146,23 +147,24 @@ def lengths_rows(found: PassageSpans, segment: int) -> pa.Table:
 SEGMENT_WORDS = 8_000_000  # most words of a segment with several sources: sorting takes about 300 MB
 SLICE = 2_000  # most sources that are read together
 MERGED_AT = 8
-"""Number of small fragments at which a merge begins. A search reads at most seven of them next to the large
+"""Number of small fragments at which a merge begins, so a search reads at most seven of them and the large
 ones. Of every eight small ingests, one rewrites the rows of the other seven."""
 
 
 class Inverter:
-    """Inverter of one split's texts and passages, for the words of one analyzer."""
+    """Maker of `lengths` and `postings` rows, from a table of texts and one of passages, for one analyzer."""
 
     def __init__(
         self, store: Store, texts: str, passages: str, analyzer: str, segment_words: int = SEGMENT_WORDS
     ) -> None:
-        """Raises StoreError if a table is missing, and ConfError if it lacks the analyzer's words."""
+        """Opens the tables. Raises StoreError if one is missing, and ConfError if the words are missing."""
         self.segment_words = segment_words
         self._texts, self._passages = store.dataset(texts), store.dataset(passages)
         self._columns = word_columns(analyzer, self._texts.schema)
 
     def rows(self, ids: list[str], run: str, part: str) -> tuple[pa.Table, pa.Table]:
-        """Makes the rows of `lengths` and of `postings` for some sources."""
+        """Makes the rows of `lengths` and of `postings` for some sources. The segments' ids are made from
+        `run` and `part`, so a part that is computed again gets the same ids."""
         lengths, postings = [LENGTHS.empty_table()], [POSTINGS.empty_table()]
         for names, texts, passages in self._segments(ids):
             found = passage_spans(texts, passages, id_column(names))
@@ -173,7 +175,8 @@ class Inverter:
         return pa.concat_tables(lengths), pa.concat_tables(postings)
 
     def _segments(self, ids: list[str]) -> Iterator[tuple[list[str], pa.Table, pa.Table]]:
-        """Yields sources, texts and passages per segment: a bounded number of words, or one longer source."""
+        """Yields the sources, texts and passages of each segment. A segment has at most `segment_words`
+        words, unless it is a single source."""
         cuts = self._cuts(ids)
         texts, spans = _slices(self._texts, cuts, self._columns), _slices(self._passages, cuts, list(SPANS))
 
@@ -187,9 +190,9 @@ class Inverter:
             yield names, pa.concat_tables(t for _, t, _ in group), pa.concat_tables(s for *_, s in group)
 
     def _cuts(self, ids: list[str]) -> list[list[str]]:
-        """Groups the sources that are read together, by the characters that their passages span. Two words
-        take at least three characters, so a group of `segment_words` characters has fewer words; a single
-        source may have more."""
+        """Groups the sources that are read together. In each group, the text up to the last passage's end has
+        at most `segment_words` characters, unless the group is a single source. Two words take at least three
+        characters, so a group has fewer words than characters."""
         names, cuts = list(batches(ids, SLICE)), list[list[str]]()
         for some, spans in zip(names, _slices(self._passages, names, ["source", "parent_end"]), strict=True):
             reach = spans.group_by("source").aggregate([("parent_end", "max")])
@@ -199,7 +202,7 @@ class Inverter:
 
 
 def _bounded(sized: Iterable[tuple[T, int]], most: int) -> Iterator[list[T]]:
-    """Groups items, given with their sizes, in order. A group has a size of at most `most`, or one item.
+    """Groups items in order, given with their sizes. A group has a size of at most `most`, or a single item.
 
     >>> list(_bounded(zip("abcde", (3, 2, 9, 1, 4)), 5))
     [['a', 'b'], ['c'], ['d', 'e']]
@@ -216,8 +219,8 @@ def _bounded(sized: Iterable[tuple[T, int]], most: int) -> Iterator[list[T]]:
 
 
 def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) -> Iterator[pa.Table]:
-    """Yields the rows of each group of sources. A few sources are found by BTREE. For many, the whole column
-    of sources is scanned once: a look-up costs as much as `SCAN_RATIO` scanned rows."""
+    """Yields the rows of each group of sources. Few sources are found by the BTREE index. For many, the
+    column `source` is scanned once, because a look-up costs as much as `SCAN_RATIO` scanned rows."""
     ids = [source for cut in cuts for source in cut]
     with reaching(dataset.uri):
         if len(ids) * SCAN_RATIO < dataset.count_rows():
@@ -239,12 +242,13 @@ def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) ->
 
 
 def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter, at: int = MERGED_AT) -> int:
-    """Merges an analyzer's small segments if at least `at` fragments hold them. Returns how many segments
-    fewer exist afterwards. If `postings` has at least `at` fragments, also removes each fragment without a
-    segment that `lengths` names.
+    """Merges an analyzer's small segments, if they fill at least `at` fragments of `postings`. Small means at
+    most half of the words that a segment may have. Returns by how much the number of segments fell. If
+    `postings` has at least `at` fragments, also removes those without a segment that `lengths` names.
 
-    Only for the driver, and only if no build of these tables is unfinished: `lengths` does not name the rows
-    of such a build yet."""
+    Only for the driver, and only if no build of these tables is unfinished, because `lengths` does not name
+    the rows of such a build yet.
+    """
     opened, most = store.dataset(postings), inverter.segment_words
     if len(opened.get_fragments()) < at:
         return 0
@@ -275,8 +279,8 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
 
 
 def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: Collection[int]) -> int:
-    """Inverts the sources of some segments again, and replaces the rows of these segments in `lengths`. Their
-    rows in `postings` stay for the caller to drop. Returns the number of new segments."""
+    """Inverts the sources of the segments `old` again, and replaces the rows of these segments in `lengths`.
+    The caller must remove their rows in `postings`. Returns the number of new segments."""
     there, run = store.dataset(lengths), f"merged-{uuid.uuid4().hex}"
     where = f"passage >= 0 AND segment IN ({', '.join(map(str, old))})"
     with reaching(there.uri):

@@ -1,19 +1,21 @@
-"""Leases of a store: the driver's marks the process that changes tables, a reader's pins table versions.
+"""Leases of a store: the driver's lease marks the process that changes tables; a reader's lease pins
+versions.
 
 The driver's lease keeps a second driver from repeating the work, and keeps housekeeping and work apart.
-Commits do not depend on it: clocks jump, pauses outlive any limit, and commits are exactly-once without it. A
-reader's lease names the table versions that a process searches for a long time; housekeeping keeps them.
+Commits do not depend on the lease, because clocks jump and pauses outlive any limit. They are exactly-once
+without it. A reader's lease names the table versions that a process searches for a long time. Housekeeping
+keeps these versions.
 
-A lease is a small JSON file, its sign, which the holder's thread rewrites every 15 s (a beat). A holder with
-this boot and pid namespace is alive while its process is. A holder on another machine or in another container
-is alive if its last beat is young by the clock here. Two clocks may differ by minutes, so an old sign is
-watched, and its holder is alive if the sign changes.
+A lease is a small JSON file, called its sign. A thread of the holder rewrites the sign every 15 s (a beat). A
+holder with this boot and pid namespace is alive while its process exists. A holder on another machine or in
+another container is alive if its last beat is young by the clock here. Two clocks may differ by minutes, so
+an old sign is watched: if it changes, its holder is alive.
 
 Signs of one lease are numbered. A process takes a lease by claiming the number after the highest one, which
-only one process can do. So of all processes that find a dead sign, one takes over. In a local folder a claim
-is a hard link; a folder without hard links is refused, since Lance commits by them, too. On an object store
-it is a conditional put (`If-None-Match: *`), which Lance makes when it creates a table. So a claim there is
-the first version of a one-row table next to the file.
+only one process can do. So of all processes that find a dead sign, one takes over. In a local folder, a claim
+is a hard link. A folder without hard links is refused, because Lance also commits by them. On an object
+store, a claim is a conditional put (`If-None-Match: *`), which Lance makes when it creates a table. So the
+claim there is the first version of a one-row table next to the file.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class _Beating:
         return json.dumps(asdict(sign)).encode()
 
     def _stands(self) -> bool:
-        """Returns whether the sign still exists and is this object's."""
+        """Returns whether the sign still exists and was written by this object."""
         raise NotImplementedError
 
     def _beat(self) -> None:
@@ -104,8 +106,8 @@ class _Beating:
 class Lease(_Beating):
     """A lease that one process holds inside `with`: `with store.lease("index", owner="eval local"): ...`.
 
-    Raises StoreInUse, with the holder's name, if a living process still holds it after `wait_s` seconds.
-    `watch_s`: seconds for which an old sign from elsewhere is watched.
+    Raises StoreInUse, with the holder's name, if a living process still holds it after `wait_s` seconds. An
+    old sign from another machine or container is watched for `watch_s` seconds.
     """
 
     def __init__(
@@ -130,8 +132,8 @@ class Lease(_Beating):
         return bool(_living(self._files, self._signs(), self._watch_s))
 
     def _take(self, until: float) -> bool:
-        """Tries once to take the lease; returns False if the caller must try again. Raises StoreInUse if the
-        holder lives after `until`."""
+        """Tries once to take the lease; returns False if the caller must try again. Raises StoreInUse if a
+        living process holds the lease and the time `until` has passed."""
         signs = self._signs()
         for sign in _living(self._files, signs, self._watch_s).values():
             if time.monotonic() < until:
@@ -162,7 +164,7 @@ class Lease(_Beating):
         self._leave()
 
     def _leave(self) -> None:
-        """Removes the own sign. From now on, this process ignores the sign, even if it cannot be removed."""
+        """Removes this object's sign. Then this process ignores the sign, even if the removal fails."""
         _LEFT.add(self._token)
         try:
             if self._name and self._stands():
@@ -182,8 +184,8 @@ class Lease(_Beating):
 
 
 class Reading(_Beating):
-    """A reader's lease; any number of processes may hold one. `reads`: table -> version. Housekeeping keeps
-    these versions from `begin` to `end`, or until the process dies or cannot beat."""
+    """A reader's lease; any number of processes may hold one. `reads` maps tables to versions. Housekeeping
+    keeps these versions from `begin` to `end`, or until the process dies or its beats stop."""
 
     def __init__(self, files: Files, owner: str, reads: Mapping[str, int]) -> None:
         super().__init__(files, "reading", owner, reads)
@@ -204,7 +206,7 @@ class Reading(_Beating):
 
 
 def read_now(files: Files, watch_s: float = STALE_S) -> dict[str, set[int]]:
-    """Maps tables to the versions that living readers pin. Watches silent readers elsewhere for `watch_s`."""
+    """Maps tables to the versions that living readers pin. Watches a silent reader for `watch_s` seconds."""
     pinned: dict[str, set[int]] = {}
     for sign in _living(files, _readers(files), watch_s).values():
         for table, version in sign.reads.items():
@@ -273,14 +275,14 @@ def _alive(sign: _Sign) -> bool | None:
 
 @functools.cache
 def _place_here() -> tuple[str, str]:
-    """Returns the boot of this machine, and this process's pid namespace; a host name identifies neither.
-    Systems without /proc have one pid namespace."""
+    """Returns the boot of this machine, and the pid namespace of this process. A host name identifies
+    neither. A system without /proc has one pid namespace."""
     space = os.readlink(_SPACE) if _SPACE.is_symlink() else ""
     return (boot() if space else f"{socket.gethostname()} {boot()}"), space
 
 
 def claim(files: Files, name: str, content: bytes) -> bool:
-    """Creates a file; returns whether this call did. Raises StoreError if the storage lets two succeed."""
+    """Creates a file; returns whether this call did. Raises StoreError if the storage lets two do so."""
     if files.local:
         return files.create(name, content)
     if not _create(files, name, content):
@@ -322,7 +324,7 @@ def _first(files: Files, name: str, column: str) -> Any:
 
 
 def claimed(files: Files, name: str) -> bytes | None:
-    """Reads a claimed file; if only its claim exists, the content at the claim. None: neither exists."""
+    """Reads a claimed file, or the content of its claim if only the claim exists. None if neither exists."""
     content = files.read(name)
     return content if content is not None or files.local else _first(files, name, "content")
 

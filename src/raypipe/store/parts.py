@@ -79,8 +79,8 @@ class TableRun:
 
 
 def begun(store: Store, what: str) -> TableRun | None:
-    """Reads the unfinished run of some work; None without one. `what` names the work: a digest of its stages.
-    Removes a damaged plan and returns None, so that the missing work is planned again."""
+    """Reads the unfinished run of some work; None if there is none. `what` names the work: a digest of its
+    stages. Removes a damaged plan and returns None, so that the missing work is planned again."""
     raw = store.files.read(_plan(what))
     if raw is None:
         return None
@@ -98,8 +98,8 @@ def part_starts(
     ids: Sequence[str], per_part: int, groups: Mapping[str, int] = NO_GROUPS, most: int = 0
 ) -> tuple[int, ...]:
     """Cuts ids into parts of at most `per_part` ids, and returns the start of each. With `groups` (id ->
-    group), cuts between groups if possible. A part of a single group may then have up to `most` ids. Ids that
-    have no group count as one group.
+    group), cuts between groups if possible. A part of a single group may then have up to `most` ids. The ids
+    without a group are one group.
 
     >>> part_starts("abcde", 2), part_starts("abcde", 2, {"a": 1, "b": 2, "c": 2, "d": 3, "e": 4})
     ((0, 2, 4), (0, 1, 3))
@@ -128,7 +128,7 @@ def begin(
     most: int = 0,
 ) -> TableRun:
     """Begins a run over the ids, in their order, or returns the unfinished run of `what`. `part_starts` cuts
-    the parts. `ids`: `Ids`, or ids of questions as strings."""
+    the parts. `ids` is an `Ids`, or a list of question ids."""
     starts = part_starts(ids, per_part, groups, most)
     run = TableRun(uuid.uuid4().hex, Ids.of(ids, pa.string()), starts, replaces, fresh)
     if store.files.create(_plan(what), _written(store, run)):
@@ -146,7 +146,7 @@ def begin_rest(
     groups: Mapping[str, int] = NO_GROUPS,
     most: int = 0,
 ) -> None:
-    """Replaces a committed run's plan by a run over some of its ids: their rows must be computed again."""
+    """Replaces a committed run's plan by one over some of its ids, whose rows must be computed again."""
     starts = part_starts(ids, per_part, groups, most)
     rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids, pa.string()), starts=starts)
     store.files.write(_plan(what), _written(store, rest))
@@ -154,8 +154,8 @@ def begin_rest(
 
 
 def _written(store: Store, run: TableRun) -> bytes:
-    """Writes the ids of a run, and returns the plan as bytes. The caller writes the plan after that, so a
-    plan's ids are complete."""
+    """Writes the ids of a run, and returns its plan as bytes. The caller writes the plan afterwards, so the
+    ids of a plan are always complete."""
     table = pa.table({"id": run.ids.array})
     with store.files.writing(_ids(run.name)) as file, pa.ipc.new_file(file, table.schema) as rows:
         rows.write_table(table, PLAN_BATCH)
@@ -180,7 +180,7 @@ def run_of(store: Store, what: str) -> str | None:
 
 
 def end(store: Store, what: str) -> None:
-    """Removes the plan and the ids of a run: all of its tables are committed, or its work is given up."""
+    """Removes the plan and the ids of a run, after its last table is committed or its work is given up."""
     run = run_of(store, what)
     store.files.remove(_plan(what))
     if run is not None:
@@ -212,7 +212,7 @@ def sealed(text: str) -> bytes:
 
 
 def unsealed(raw: bytes) -> str | None:
-    """Returns the text under its digest; None if they do not match, so the file is damaged."""
+    """Returns the text from the bytes of `sealed`; None if the digest does not match: the file is damaged."""
     name, _, text = raw.decode("utf-8", "replace").partition("\n")
     return text if digest(text) == name else None
 
@@ -262,7 +262,7 @@ def write_rows(store: Store, table: str, data: pa.Table) -> list[FragmentMetadat
 
 
 def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any]]:
-    """Maps each finished part to its facts; record and files of a finished part are complete."""
+    """Maps each finished part to its facts. A part is finished if its record and its files are complete."""
     return dict(new_parts(store, table, run, set()))
 
 
@@ -300,7 +300,7 @@ def need_record(store: Store, table: str, run: str, part: str) -> Record:
 def part_rows(
     store: Store, table: str, run: str, part: str, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Reads the rows (at least one) of a finished part of an uncommitted run. `columns` None: all columns."""
+    """Reads the rows of a finished part of an uncommitted run; with `columns`, only these columns."""
     names = data_files(table, need_record(store, table, run, part).fragments)
     readers = (LanceFileReader(f"{store.uri}/{name}", columns=columns and list(columns)) for name in names)
     if tables := [reader.read_all().to_table() for reader in readers]:
@@ -321,7 +321,7 @@ def data_files(table: str, fragments: Iterable[FragmentMetadata]) -> dict[str, i
 
 
 def drop_records(store: Store, table: str, run: str) -> None:
-    """Removes a run's completion records and `halt` file. Its rows are committed, or are computed again."""
+    """Removes a run's completion records and `halt` file, after its commit or to compute its rows again."""
     store.files.remove_folder(_folder(table, run))
 
 

@@ -1,10 +1,11 @@
 """Inverted words of a snapshot's passages: BM25 over a whole collection without a read of its texts.
 
-Each analyzer of a split has two tables. `postings` has a row per word and segment: the segment's passages
-with the word, and the word's count in each. `lengths` has a row per passage: its segment, its number there
-and its count of words. A segment never changes; new sources get new segments. A removed source loses its rows
-of `lengths`, and readers skip its passages in the segments. The number of passages, their mean length and
-document frequencies are sums over segments, so scores do not depend on how a snapshot was cut.
+Each analyzer of a split has two tables, cut into segments (groups of sources). `postings` has a row per word
+and segment: the segment's passages with the word, and the word's count in each. `lengths` has a row per
+passage: its segment, its number in the segment, and its count of words. A segment never changes; new sources
+get new segments. A removed source loses its rows of `lengths`, and readers skip its passages in the segments.
+The number of passages, their mean length and document frequencies are sums over segments, so scores do not
+depend on the cuts.
 
 `lengths` is committed last, and only segments that it names are read. BM25's k1, b and variant of the idf are
 not stored: one pair of tables serves every recipe with this analyzer and split.
@@ -40,14 +41,14 @@ class WordSegment:
     left: int  # passages that were not removed
 
     def has(self, passages: np.ndarray) -> np.ndarray:
-        """Marks the passages that remain in the snapshot: (n,) bool. A number may lie beyond the arrays."""
+        """Marks which passage numbers are in the snapshot: (n,) bool. A number may exceed the arrays."""
         inside = passages < len(self.lengths)
         left: np.ndarray = inside & (self.lengths[np.where(inside, passages, 0)] >= 0)
         return left
 
 
 class PostingsTables:
-    """The two tables of one analyzer at pinned versions. Once read, takes 12 bytes of memory per passage."""
+    """The two tables of one analyzer at pinned versions. Keeps 12 bytes of memory per passage."""
 
     def __init__(self, postings: LanceDataset, lengths: LanceDataset) -> None:
         self._postings, self._lengths = postings, lengths
@@ -111,7 +112,7 @@ class PostingsTables:
         return sum(s.left for s in segments), words
 
     def _look_up(self, words: np.ndarray) -> pa.Table:
-        """Reads the rows of `postings` of some words, without their lists, and their row numbers."""
+        """Reads the rows of `postings` for some words, without the lists in them; adds their row numbers."""
         names = words.view(np.int64).tolist()
         columns, found = ["word", "segment", "size", "found"], []
         with reaching(self._postings.uri):
@@ -127,7 +128,7 @@ class PostingsTables:
         return table.drop(["_rowaddr"]).append_column("row", pa.array(first + (address & 0xFFFFFFFF)))
 
     def take(self, rows: np.ndarray, columns: list[str]) -> pa.Table:
-        """Reads rows of `postings` by number."""
+        """Reads rows of `postings` by their row numbers."""
         with reaching(self._postings.uri):
             return self._postings.take(pa.array(rows), columns=columns)
 
@@ -179,7 +180,7 @@ class PostingsTables:
 
 
 def flat_lists(values: pa.ChunkedArray, lists: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Repeats each value by the length of its list, and concatenates the lists."""
+    """Repeats each value by the length of its list, and concatenates the lists. Returns both."""
     lists = lists.combine_chunks()
     return np.repeat(values.to_numpy(), pc.list_value_length(lists).to_numpy()), lists.flatten().to_numpy()
 
@@ -196,8 +197,8 @@ class LancePostings:
         segment: np.ndarray,
         row: np.ndarray,
     ) -> None:
-        """`found`: number of passages with each word. `term`, `segment`, `row`: parallel arrays over rows of
-        `postings`, with the word's number, the segment and the row number."""
+        """Keeps the places of the words. `found` is the number of passages with each word. `term` (the word's
+        number), `segment` and `row` have an entry per row of `postings` to read."""
         self._tables, self._words, self.found = tables, words, found
         self._term, self._segment, self._row = term, segment, row
         self.passages, total = tables.size

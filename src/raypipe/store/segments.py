@@ -1,8 +1,9 @@
 """Small JSON files of a store: one record per file, or one record per line of a segment.
 
-A segment is a file of lines that is written once: several processes write at the same time, and objects of an
-object store cannot grow. Its name is `<milliseconds since the epoch>-<digits>.jsonl`: readers and sweeps skip
-segments by this time, without opening them. Does not depend on the records' meaning.
+A segment is a file of lines that is written once, because several processes write at the same time and an
+object in an object store cannot grow. Its name is `<milliseconds since the epoch>-<digits>.jsonl`: readers
+and sweeps skip segments by this time, without opening them. This module does not depend on the records'
+meaning.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ ENDING = ".jsonl"
 
 
 def write_segment(files: Files, folder: str, lines: Sequence[Mapping[str, Any]], now: float) -> str:
-    """Writes lines as one atomic file and returns its name: a kill leaves the whole file or none. `now`:
-    seconds since the epoch. Raises StoreError if there is no store."""
+    """Writes lines as one file and returns its name. After a kill, the file is whole or missing. `now` is the
+    time in seconds since the epoch. Raises StoreError if there is no store."""
     if files.size(MARK) is None:  # a write must not create the folder of a removed store again
         raise StoreError(f"there is no store at {files.uri}: lines of {folder} cannot be written")
     name = f"{int(now * 1000):015d}-{uuid.uuid4().hex[:8]}{ENDING}"
@@ -69,7 +70,7 @@ def read_segments(files: Files, folder: str, names: Iterable[str]) -> Iterator[d
 
 
 def sweep_segments(files: Files, folder: str, before: float) -> int:
-    """Removes the segments written before `before`, and returns their number. Safe to repeat and to race."""
+    """Removes the segments written before `before`, and returns how many. Several processes may do so."""
     gone = [n for n in files.names(folder) if n.endswith(ENDING) and written_at(n) < before]
     for name in gone:
         files.remove(f"{folder}/{name}")

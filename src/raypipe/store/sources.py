@@ -1,10 +1,10 @@
 """All sources of a store: a name for the whole set, the sources that a table lacks, text lengths, chunks.
 
-An id is a digest of 128 bits. So the sum of a fragment's ids identifies them in any order, and the sum over
-fragments identifies all sources. When a store grows by a fragment, only that fragment's ids are read. A note
-lists the sources that a table lacks, for a name of all sources and a name of the table's rows. While both
-names stay the same, no id is read again. Sums, notes and lengths are small files. If one is missing, the
-tables are read.
+An id is a digest of 128 bits, so the sum of all ids identifies the set of sources. A file keeps the sum per
+fragment: when a store grows by a fragment, only that fragment's ids are read. A note lists the sources that a
+table lacks. It holds for one name of the set (`corpus_sum`) and one name of the table's rows (`rows_id`).
+While both names stay the same, no id is read again. Sums, notes and lengths are small files. If one is
+missing, the tables are read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ READ_AT_ONCE = 1000  # sources whose text is read at a time to measure it; a rea
 
 
 def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
-    """Returns a name of a store's sources and those in `more`: the sum of ids (hex) and their number."""
+    """Returns a name of the set of a store's sources and `more`: the sum of ids (hex) and their number."""
     dataset = store.dataset("sources")
     known = json.loads(store.files.read(CORPUS_SUMS) or b"{}")
     here = {**store.sums, **known}
@@ -73,8 +73,8 @@ def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
 
 
 def rows_id(store: Store, table: str, dataset: lance.LanceDataset) -> str:
-    """Returns a name of the rows of an open table, independent of its version number: after a power cut a
-    number may be reused for other rows. A compaction keeps the name (`keep_rows_id`)."""
+    """Returns a name of the rows of an open table. A version number is no such name: after a power cut it may
+    be reused for other rows. A compaction keeps the name (`keep_rows_id`)."""
     files = _files_id(dataset)
     kept: dict[str, str] = json.loads(store.files.read(f"{COVERAGE}/{table}-rows.json") or b"{}")
     return kept.get(files, files)
@@ -107,7 +107,7 @@ def sum_of(ids: pa.Array) -> int:
 
 
 def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
-    """Lists a store's sources of these kinds, in the table's order; reads the ids at the first need."""
+    """Lists a store's sources of these kinds, in the table's order. The ids are read when first needed."""
     named = sorted(kinds)
     name = digest(corpus_sum(store), *named)
     if not isinstance(store.kept, Ids) or store.kept.all_of != name:
@@ -121,7 +121,7 @@ def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
 
 
 def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) -> Ids:
-    """Returns the sources without a row in a table that is open at a version. If `sources` has a name, the
+    """Returns those of `sources` that have no row in an open table. If `sources` has a name (`all_of`), the
     driver notes a short result for the next call."""
     if (found := noted(store, dataset, table, sources.all_of)) is not None:
         return found
@@ -142,17 +142,17 @@ def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) ->
 
 
 def _notes(store: Store, table: str) -> dict[str, list[str]]:
-    """Reads a table's notes: the names of sources and rows -> the missing ids, the newest note last."""
+    """Reads a table's notes, oldest first: (names of the sources and of the rows) -> the missing ids."""
     found: dict[str, list[str]] = json.loads(store.files.read(f"{COVERAGE}/{table}.json") or b"{}")
     return found
 
 
 def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[str, int]) -> dict[str, Ids]:
-    """Returns the missing sources of each label; a label that lacks none is left out. `labels`: "texts",
-    "passages", and a label per table of vectors or lengths -> table. `at`: table -> version; other tables are
-    read at the newest one. A table that does not exist lacks all sources. A source without
-    a text counts only at "texts", and one without passages only at "passages". At the other labels, a source
-    without a chunk never counts."""
+    """Returns the missing sources of each label; a label that lacks none is left out. `labels` maps "texts",
+    "passages", and a label per table of vectors or lengths to the table. `at` maps tables to versions; other
+    tables are read at the newest one. A table that does not exist lacks all sources. A source without a text
+    counts only at "texts", and one without passages only at "passages". At the other labels, a source without
+    a chunk never counts."""
 
     def opened(label: str) -> LanceDataset | None:
         table = labels[label]
@@ -194,7 +194,7 @@ def by_source(lacking: Mapping[str, Ids]) -> dict[str, tuple[str, ...]]:
 
 
 def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
-    """Lists the distinct sources of a `passages` table that a `lengths` table lacks."""
+    """Lists the distinct sources that a `passages` table has and a `lengths` table lacks."""
     every = Ids(distinct(passages, "source"))
     return list(every.where(pc.invert(present(lengths, "source", every.array))))
 
@@ -207,7 +207,7 @@ def write_sizes(store: Store, name: str, sources: pa.Table) -> None:
 
 
 def merge_sizes(store: Store) -> None:
-    """Merges the noted lengths of the store's sources into one file; drops those of other sources."""
+    """Merges the noted text lengths into one file. Lengths of texts that are not in the store are dropped."""
     names = store.files.names(SIZES)
     here = store.scan("sources", columns=["id"])["id"].combine_chunks()
     if not (tables := list(_size_notes(store))):
@@ -224,7 +224,7 @@ def merge_sizes(store: Store) -> None:
 
 
 def sizes(store: Store, ids: Ids) -> np.ndarray:
-    """Returns the characters of each source, (ids,) int32, from notes or texts; -1 if there is neither."""
+    """Returns each source's number of characters, (ids,) int32, from notes or texts; -1 if it is unknown."""
 
     def notes() -> Iterator[tuple[pa.Array, np.ndarray]]:
         for held in slabs(_size_notes(store)):  # an ingest by tasks writes thousands of small files
@@ -249,8 +249,8 @@ def _size_notes(store: Store) -> Iterator[pa.Table]:
 
 
 class Chunks:
-    """Chunk counts of sources in a table of passages, which is read at the first need. A missing table has no
-    chunks. The driver notes totals of named sets (`all_of` of `Ids`) and the longest passage in a file."""
+    """Chunk counts of sources in a table of passages. The table is read at the first need; a missing one has
+    no chunks. The driver notes totals of named sets (`all_of` of `Ids`) and the longest passage in a file."""
 
     def __init__(self, store: Store, table: str) -> None:
         self._store, self._table = store, table
@@ -281,7 +281,7 @@ class Chunks:
 
     @functools.cached_property
     def _read(self) -> tuple[pa.Array, np.ndarray, int]:
-        """Runs of adjacent chunks (the source and the number of chunks of each), and the longest passage."""
+        """(sources, counts, longest): source and count per run of adjacent chunks; the longest passage."""
         counts, longest = [np.empty(0, np.int32)], 0
 
         def sources() -> Iterator[pa.Array]:

@@ -1,6 +1,6 @@
 """The tables of a store: names, columns, keys and indexes, and the checks that rows must pass.
 
-Depends on Arrow and the records' schemas, and neither on Lance nor on how rows are written.
+Imports Arrow and the records' schemas, but not Lance. Rows are written elsewhere (parts: `store.parts`).
 
 | table | one row per | written by |
 |---|---|---|
@@ -60,11 +60,11 @@ POSTINGS = pa.schema(
     )
 )
 ANSWERS = pa.schema([*arrow.required(key=DIGEST, recipe=DIGEST, row=DIGEST), *arrow.QUESTIONS])
-"""The key is the digest of recipe digest, question id and row key: one anti-join finds missing answers."""
+"""The key is the digest of recipe digest, question id and row key, so one anti-join finds missing answers."""
 
 
 def vectors_schema(dim: int, half: bool = False) -> pa.Schema:
-    """Returns the columns of a table of vectors: chunk spans and a unit vector each, float16 if `half`."""
+    """Returns the columns of a table of vectors: a chunk's span and its unit vector, float16 if `half`."""
     number = pa.float16() if half else pa.float32()
     return PASSAGES.append(pa.field("vector", pa.list_(number, dim), nullable=False))
 
@@ -92,7 +92,7 @@ REPLIES = pa.schema(
         ),
     ]
 )
-"""Keys are digests: only these columns lead from a reply back to the texts in its prompt."""
+"""Keys are digests, so only `recipe` and `questions` lead from a reply back to the texts in its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ INGEST_TABLES = ("sources", "documents", "layouts", "questions", "golds", "relev
 BASE = (*INGEST_TABLES, "faults", "answers")
 """Tables without a digest in their name. Every store has them, except those in ON_DEMAND."""
 ON_DEMAND = ("layouts", "relevance", "annotations")
-"""Tables that the first matching ingest makes: a folder or papers, judged documents, annotators' answers."""
+"""Tables that the first ingest with such data makes: a folder or papers, judged documents, annotators'
+answers."""
 
 OF_SOURCES = ("texts-", "passages-", "vectors-", "lengths-")
 """Prefixes of tables whose rows belong to sources, by their column `source`."""
@@ -153,7 +154,7 @@ def kind_of(table: str) -> Kind:
 
 
 def check_run(name: str) -> str:
-    """Returns a name of a run, part or lease unchanged. Raises ConfError if it cannot be part of a path."""
+    """Returns `name` unchanged. Raises ConfError if it cannot name a run, part or lease in a path."""
     if not _RUN.fullmatch(name):
         raise ConfError(
             f"{name!r} cannot name a run, part or lease: expected 1 to 100 letters, digits, - or _, and a "
@@ -163,8 +164,8 @@ def check_run(name: str) -> str:
 
 
 def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
-    """Returns the schema of a new table: `schema`, with the columns of the table's kind in place of its own
-    and with Lance's metadata. Raises DataError for a missing, wrong or unexpected column."""
+    """Returns the schema of a new table: `schema` with Lance's metadata, its fields replaced by those of the
+    table's kind where they exist. Raises DataError for a missing, wrong or unexpected column."""
     kind = kind_of(table)
     fixed = {f.name: f for f in kind.columns}
     for f in kind.columns:

@@ -1,10 +1,9 @@
-"""Every place of a store that can hold a text: how a forget finds its rows by ids and removes them.
+"""Every place of a store that can hold a text, and how a forget (the removal of a text) clears it.
 
 `TABLES` lists the tables, in the order in which a forget removes rows; `FILES` lists the folders of small
-files. A forget, its dry run and the drill that searches for a planted word use both lists. A law (a test)
-refuses a table or folder that is not listed. Nothing is searched by words: rows are found by ids. Details of
-faults and users' feedback are texts that name no source; each forget removes all of these texts.
-`runs.forget` decides what to remove.
+files. A forget, its dry run and the drill that searches for a planted word use both lists. A test refuses a
+table or folder that is not listed. Rows are found by ids, never by words. The details of faults and the texts
+of users' feedback name no source, so each forget removes all of them. `runs.forget` decides what to remove.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from raypipe.store.ids import SCAN_ROWS, rows, wheres
 from raypipe.store.segments import read_segments, segment, segment_names
 
 TAKEN_OUT = "taken out by a forget"
-"""Replaces the detail of a fault, which may repeat any text that a step read."""
+"""Text that replaces the detail of a fault, because a detail may repeat any text that a step read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +44,13 @@ class Gone:
     answers: tuple[str, ...] = ()  # keys
     adapters: tuple[str, ...] = ()  # names
     keyed: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
-    """Memo table -> keys. Table of lengths or postings -> segments, which the next index builds again."""
+    """Memo table -> keys. Table of lengths or postings -> segments; the next index builds them again."""
     safe: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Recipe -> questions that it answered, if none of these answers rests on a removed text."""
 
     @property
     def named(self) -> tuple[str, ...]:
-        """All ids that a fault to remove may have."""
+        """Ids of removed sources, questions and documents, and urls. A fault with such an id is removed."""
         return (*self.sources, *self.questions, *self.documents, *self.urls)
 
     def cites(self, citation: Mapping[str, Any]) -> bool:
@@ -59,8 +58,8 @@ class Gone:
         return citation["url"] in self.urls or any(citation[part] in self.sources for part in PARTS)
 
     def answered_by(self, line: Mapping[str, Any]) -> bool:
-        """Returns whether a captured answer is of a removed question, rests on a removed source, or cites a
-        removed source or url."""
+        """Returns whether a captured answer belongs to a removed question, rests on a removed source, or
+        cites a removed source or url."""
         used = {*line["found"], *(q["source"] for q in line["quotes"]), *(s["id"] for s in line["sources"])}
         if line["id"] in self.questions or not used.isdisjoint(self.sources):
             return True
@@ -81,7 +80,7 @@ Edit: TypeAlias = Callable[[Gone, dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Rule by which a forget finds and edits the rows of a kind of table."""
+    """Rule for a kind of table: how a forget finds the rows to remove and the rows to edit."""
 
     column: str  # the column that is compared with ids to remove
     of: str  # the field of Gone with these ids
@@ -89,7 +88,7 @@ class TextTable:
     edit: Edit = lambda gone, row: row
 
     def ids(self, gone: Gone, table: str) -> tuple[list[Any], list[str]]:
-        """Returns the values of `column` in the rows to remove, and in the rows to edit."""
+        """Returns the values of `column` by which rows are removed, then those by which rows are edited."""
         going = gone.keyed.get(table, ()) if self.of == "keyed" else getattr(gone, self.of)
         return list(going), list(getattr(gone, self.edited, ()))
 
@@ -127,12 +126,12 @@ TABLES: Mapping[str, TextTable] = {
     "documents": TextTable("source", "sources"),
     "sources": TextTable("id", "sources"),
 }
-"""By kind of table (`tables.KINDS`). A table that helps to find rows of others comes after them, so a
-repeated forget finds the rows that a killed one left."""
+"""Rule by kind of table (`tables.KINDS`). A table that helps to find rows of other tables comes after them,
+so a repeated forget still finds the rows that a killed one left."""
 
 
 def place_of(table: str) -> TextTable:
-    """Returns the rule of a table."""
+    """Returns the rule for a table, by its kind."""
     return TABLES[table.partition("-")[0]]
 
 
@@ -159,9 +158,9 @@ def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> d
 def in_tables(
     store: Store, gone: Gone, named: Mapping[str, Collection[int]], write: bool
 ) -> Iterator[FoundText]:
-    """Yields the rows of all tables that a forget affects. With `write`, also removes or edits them; a second
-    call then finds nothing. Then removes the old versions of each table with their files, even tagged ones.
-    Of `named` (table -> versions), versions without such rows stay, except versions of `faults`."""
+    """Yields the rows of all tables that a forget affects. With `write`, also removes or edits them, so a
+    second call finds nothing. Then removes each table's old versions with their files, even tagged ones. Of
+    `named` (table -> versions), those without such rows stay, except versions of `faults`."""
     order = list(TABLES)
     for table in sorted(tables(store), key=lambda t: order.index(t.partition("-")[0])):
         place = place_of(table)
@@ -222,7 +221,7 @@ def _feedback(store: Store, gone: Gone) -> Iterator[Change]:
 
 
 def _json(folder: str) -> InFiles:
-    """Makes a rule for the JSON files of a folder: it removes ids, and objects that name an id."""
+    """Makes a rule for the JSON files of a folder: ids are removed, and objects with an id (`_without`)."""
 
     def in_files(store: Store, gone: Gone) -> Iterator[Change]:
         ids = {*gone.sources, *gone.documents, *gone.questions}
@@ -257,8 +256,8 @@ def _answer_keys(store: Store, gone: Gone) -> Iterator[Change]:
 
 
 def _whole(folder: str, named: str = "") -> InFiles:
-    """Makes a rule that removes a folder that no idle store needs. With `named`, a field of Gone, it removes
-    only the subfolders with these names."""
+    """Makes a rule that removes a folder, which a store without unfinished work does not need. With `named`,
+    a field of Gone, the rule removes only the subfolders with the names in this field."""
 
     def in_files(store: Store, gone: Gone) -> Iterator[Change]:
         for place in [f"{folder}/{name}" for name in getattr(gone, named)] if named else [folder]:

@@ -1,12 +1,12 @@
 """Dense search: over a whole snapshot, over pages that questions cite, or by an approximate index.
 
 A search of the whole snapshot is one float32 product per batch of questions. A product for 256 questions
-reads the vectors once; a scan per question would read them 256 times. Rows that float32's error could place
-among the best are then scored in double precision.
+reads the vectors once; a scan per question would read them 256 times. Scores in float32 are inexact, so all
+rows that may be among the best are then scored in double precision.
 
 LanceDB's k-means starts from random points, so two approximate indexes of the same vectors may find different
-rows. Each build therefore has its own name, which is part of the snapshot's name. The index belongs to the
-table's versions, so a release pins the index with them. A compaction keeps the index's name.
+rows. Each build therefore has its own name, which is part of the snapshot's name. The index is stored with
+the table's versions, so a release that pins the versions pins the index. A compaction keeps the index's name.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ NEAR_AT_ONCE = 16  # queries per call of Lance: whole vectors of all their candi
 BITS = 8  # RaBitQ rotates the dimensions in blocks of this size
 OpenCopy: TypeAlias = Callable[[LanceDataset, Path, bool], VectorRows | None]
 Product: TypeAlias = Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]
-"""Queries (n, dim) -> a function from a block's vectors (rows, dim) to scores (n, rows); all float32, with an
-error of at most `product_error`. `models.device.torch_product` is one for GPUs."""
+"""Maps queries (n, dim) to a function from a block's vectors (rows, dim) to scores (n, rows). All are
+float32; the error is at most `product_error`. `models.device.torch_product` is such a product for GPUs."""
 READ_BYTES = 128 << 20  # bytes of vectors in one read of pages; a read costs 12 ms, whatever its size
 PAGE_ROWS = 64  # estimated passages of a page: 31 of 700 characters, 108 of 200
 AT_ONCE = 256  # questions per product; ms per question at 400,000 x 384: 37 for 1, 3.3 for 50, 1.9 for 256
 
 
 def numpy_product(queries: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Prepares a product on this process's CPU cores (`Product`)."""
+    """Prepares the product of queries and vectors (`Product`) on this process's CPU cores."""
 
     def scores(block: np.ndarray) -> np.ndarray:
         found: np.ndarray = queries @ block.T
@@ -75,9 +75,9 @@ class SnapshotVectors:
         opened: OpenCopy = vector_copy,
         product: Product = numpy_product,
     ) -> None:
-        """`folder`: for a copy on this machine. `opened` makes the copy at the first search of the whole
-        snapshot, or once searches of pages have read as many rows from the store as the table has. Before, a
-        search of pages uses a copy that another process made."""
+        """Stores the settings. `folder` is for a copy of the vectors on this machine. `opened` makes the copy
+        at the first search of the whole snapshot, or once searches of pages have read as many rows as the
+        table has. Earlier searches of pages use a copy that another process made."""
         self.dataset, self._folder, self._open, self._product = dataset, folder, opened, product
         self.dim: int = dataset.schema.field("vector").type.list_size
         self._rows = dataset.count_rows()
@@ -88,8 +88,8 @@ class SnapshotVectors:
         self._lock = threading.Lock()  # one product at a time: it uses all cores, and memory for all scores
 
     def best(self, calls: list[tuple[np.ndarray, int]]) -> list[list[list[VectorHit]]]:
-        """Finds the best rows of the whole snapshot for several calls: queries ((n, dim) float32, unit rows)
-        with a `top` each. Hits of a query are ordered by exact score, then source, then span."""
+        """Finds the best rows of the whole snapshot for several calls. A call is queries ((n, dim) float32,
+        unit rows) and a `top`. The hits of a query are ordered by exact score, then source, then span."""
         queries = np.concatenate([q for q, _ in calls])
         tops = [top for q, top in calls for _ in range(len(q))]
         with self._lock:
@@ -104,7 +104,7 @@ class SnapshotVectors:
     def within(
         self, queries: Sequence[tuple[np.ndarray, tuple[str, ...]]], top: int
     ) -> list[list[VectorHit]]:
-        """Finds each query's `top` best rows among those of its sources. A query is (dim,) float32."""
+        """Finds the `top` best rows of each query, a (dim,) float32 vector, among those of its sources."""
         if self._copy is None and self._opening.acquire(blocking=False):
             try:  # while one search makes the copy, the others read the store
                 self._ask_copy(make=self._read >= self._rows)
@@ -118,7 +118,7 @@ class SnapshotVectors:
             self._asked.add(make)
 
     def _pages(self, queries: Sequence[tuple[np.ndarray, tuple[str, ...]]]) -> Iterator[VectorRows]:
-        """Yields the rows of the queries' sources, from the store. A source of several queries is read
+        """Yields the rows of the queries' sources, from the store. A source that several queries name is read
         once."""
         sources = list(dict.fromkeys(source for _, scope in queries for source in scope))
         at_once = max(1, READ_BYTES // (self.dim * 4 * PAGE_ROWS))
@@ -146,8 +146,8 @@ class SnapshotVectors:
 def nearest_rows(
     matrix: Iterable[np.ndarray], queries: np.ndarray, top: int, product: Product = numpy_product
 ) -> list[np.ndarray]:
-    """Returns the candidates for each query's `top` best by exact score, ties included: row numbers (n,)
-    int64, ascending. `matrix`: (rows, dim) float32 blocks of unit rows, in order.
+    """Returns candidates for each query's `top` best rows by exact score, ties included: row numbers (n,)
+    int64, ascending. `matrix` yields blocks of unit rows, (rows, dim) float32, in order.
 
     A row is excluded if its float32 score is more than two errors below the `top`-th best one. The `top`-th
     row's exact score is at most one error lower, and the excluded row's at most one error higher.
@@ -221,8 +221,8 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
 
 
 def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate) -> list[list[VectorHit]]:
-    """Finds about the `top` best rows of each query, ordered by exact score, then source and span. `queries`:
-    (n, dim) float32, unit rows. Raises ConfError if the table has no index, or its index lacks rows."""
+    """Finds about the `top` best rows of each query, ordered by exact score, then source and span. `queries`
+    is (n, dim) float32, unit rows. Raises ConfError if the table has no index, or its index lacks rows."""
     require_ann(dataset)
     out: list[list[VectorHit]] = []
     for at in range(0, len(queries), NEAR_AT_ONCE):

@@ -48,7 +48,7 @@ UNUSED_S = 86_400.0  # seconds without an opening process after which a copy is 
 
 @dataclass(frozen=True, slots=True)
 class VectorRows:
-    """Rows of some pages or of a whole table, numbered across all matrices."""
+    """Vectors of some pages or of a whole table. Their rows are numbered across all matrices."""
 
     dim: int
     matrices: tuple[np.ndarray, ...]  # (rows, dim) float32 each
@@ -110,7 +110,7 @@ def matrix_of(column: pa.FixedSizeListArray) -> np.ndarray:
 
 
 def rows_of(table: pa.Table) -> VectorRows:
-    """Makes VectorRows of a table with a passage's span and `vector`. A page's rows may be scattered."""
+    """Makes VectorRows from a table of passages' spans and vectors. Rows of a page need not be adjacent."""
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     starts = tuple(accumulate((batch.num_rows for batch in batches), initial=0))[:-1]
     spans = [table[name].to_numpy().astype(np.int32) for name in SPANS[1:]]
@@ -127,8 +127,8 @@ def rows_of(table: pa.Table) -> VectorRows:
 def where_sources_are(
     pieces: Sequence[pa.RunEndEncodedArray], starts: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns `places`, `sources` and `runs` of VectorRows. `pieces`: the column `source` in pieces;
-    `starts`: the number of the first row of each."""
+    """Returns the arrays `places`, `sources` and `runs` of VectorRows. `pieces` are consecutive parts of the
+    column `source`; `starts` are the row numbers at which they start."""
     sources, place = np.unique(raw(gathered(piece.values for piece in pieces)), return_inverse=True)
     none = [np.zeros(0, np.int64)]
     ends = [piece.run_ends.to_numpy() + np.int64(start) for piece, start in zip(pieces, starts, strict=True)]
@@ -140,7 +140,7 @@ def where_sources_are(
 
 
 def product_error(dim: int) -> float:
-    """Returns the largest error of two unit vectors' float32 inner product: one rounding per dimension."""
+    """Returns a bound on the error of two unit vectors' float32 inner product: one rounding per dimension."""
     return 2.0**-22 + dim * 2.0**-24
 
 
@@ -206,9 +206,9 @@ def vector_copy(
     in_memory: int = IN_MEMORY,
     free: Callable[[Path], int] = lambda where: shutil.disk_usage(where).free,
 ) -> VectorRows | None:
-    """Reads a small table of vectors, or maps the copy of a large one, in the table's order. Returns None if
-    the copy exceeds the room of `where` (by `free`), or if this folder cannot be used. Without `make`, also
-    returns None if no process has made the copy yet. Raises StoreUnavailable."""
+    """Reads a small table of vectors, or maps a local copy of a large one, in the table's order. Returns None
+    if the copy does not fit in the folder `where` (`free` tells its room), or if this folder cannot be used.
+    Without `make`, also returns None if no process has made the copy yet. Raises StoreUnavailable."""
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
     if rows * dim * 4 <= in_memory:
         with reaching(dataset.uri):
@@ -226,7 +226,7 @@ def vector_copy(
 
 
 def _mapped(dataset: LanceDataset, path: Path, size: int, free: Callable[[Path], int]) -> VectorRows:
-    """Maps the copy, of about `size` bytes; makes it first if it is missing. Raises OSError if it cannot."""
+    """Maps the copy (about `size` bytes); makes it first if it is missing. Raises OSError if that fails."""
     where = path.parent
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     if where.stat().st_uid != os.getuid():
@@ -248,7 +248,7 @@ def _mapped(dataset: LanceDataset, path: Path, size: int, free: Callable[[Path],
 
 
 def _open(path: Path) -> VectorRows:
-    """Maps a copy. Raises one of CUT if it is missing or incomplete."""
+    """Maps a copy. Raises one of the errors in CUT if the copy is missing or incomplete."""
     matrix, *rest = (np.load(path / f"{name}.npy", mmap_mode="r") for name in FILES)
     return VectorRows(matrix.shape[1], (matrix,), (0,), *rest)
 

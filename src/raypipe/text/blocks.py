@@ -52,8 +52,8 @@ _Inside: TypeAlias = tuple[BlockKind, bool, bool]
 
 
 def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
-    """Makes the blocks of a page; () if its tree does not give the folded `text`. The walk is not recursive,
-    since a page may nest 100,000 deep."""
+    """Makes the blocks of a page from its tree. Returns () if the tree's texts do not give the folded `text`.
+    The walk is not recursive, since a page may nest 100,000 deep."""
     made = _Blocks()
     inside: _Inside = ("paragraph", False, False)
     nodes, bordered = iter((root,)), False
@@ -152,11 +152,12 @@ _FIELD_LINE = re.compile(r"[^\W\d_][\w ()/-]{0,38}: \S")
 def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
     """Makes the blocks of plain text or Markdown (after `html.shown`), as spans of the folded text.
 
-    Blank lines, headings (`#` or an underlined line), list items and rows with `|` are borders. A short line
-    also ends a block, except before a small letter; so does a field ("weight: 3 kg") before another field. A
-    short line above deeper lines, or before a gap, is a term, and the deeper lines, or the text after the
-    gap, are its meaning: a row of two cells, as in a man page. With `titled`, the title is the first line if
-    it looks like one, else the first heading of the highest level; text must follow.
+    Blank lines, headings (`#` or an underlined line), list items and rows with `|` separate blocks. A block
+    also ends after a short line, except before a small letter, and between two fields ("weight: 3 kg"). A
+    term and its meaning become a row of two cells, as in a man page. A term is a short line above deeper
+    lines, or the text before a gap in a line; the deeper lines, or the text after the gap, are its meaning.
+    With `titled`, the title is the first line if it looks like one, else the first heading of the highest
+    level; text must follow.
 
     >>> [b.kind for b in plain_blocks("Emma\\nA novel\\nby Austen.\\n\\n- one", titled=True)]
     ['title', 'paragraph', 'item']
@@ -197,7 +198,7 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
 
 
 def _kind_alone(line: str, before: str, after: str, first: bool) -> BlockKind | None:
-    """Returns the kind of a line that is a separate block, given its neighbours, else None."""
+    """Returns the kind of a line that is a block by itself, else None. `before` and `after` surround it."""
     marked = _HEADING_LINE.match(line)
     comment = marked and (after.startswith(marked[0]) or _COMMAND_LINE.match(line))
     short = 0 < len(line.split()) <= _TITLE_WORDS and not line.endswith((".", "!", "?", ":", ";"))
@@ -211,7 +212,7 @@ def _kind_alone(line: str, before: str, after: str, first: bool) -> BlockKind | 
 
 
 def _lines(content: str) -> Iterator[tuple[int, str]]:
-    """Yields (indent, line) of a text. A line with a gap after a term is split in two."""
+    """Yields (indent, line) for each line of a text. A line with a gap after a term is split in two."""
     for line in content.expandtabs().splitlines():
         bare = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -238,8 +239,8 @@ _FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text
 
 
 def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str, object]]) -> bool:
-    """Returns whether a browser hides an element's text. `ancestors`: attributes of its ancestors, nearest
-    first. They are read only for the background, if the element sets a colour and no background."""
+    """Returns whether a browser hides an element's text. `ancestors` gives the attributes of its ancestors,
+    nearest first. They are only read if the element sets a text colour but no background."""
     if "hidden" in attrs or tag in NEVER_DRAWN or (tag == "dialog" and "open" not in attrs):
         return True
     if not attrs.get("style"):
@@ -254,9 +255,9 @@ def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str
 
 
 def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
-    """Removes the marks of hidden text. Returns the text and the hidden spans, ascending and disjoint.
-    `marked` has folded white space, and each mark is a separate word. `elements`: number of hidden elements.
-    Returns None if the text has another number of marks: then the page itself contains such characters."""
+    """Removes the marks OPEN and CLOSE around hidden text. Returns the text and the hidden spans, ascending
+    and disjoint. In `marked`, white space is folded and each mark is a separate word. `elements` is the
+    number of hidden elements. Returns None for another number of marks: the page itself then has marks."""
     if marked.count(OPEN) != elements or marked.count(CLOSE) != elements:
         return None
     kept, spans = list[str](), list[Span]()

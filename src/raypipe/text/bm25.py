@@ -1,7 +1,7 @@
 """BM25 over flat arrays of word hashes, in two variants: `okapi`, as rank_bm25 scores, and `lucene`.
 
 The code works on arrays only; it needs no texts, index or analyzer. A test checks the Okapi scores against
-rank_bm25's to 1e-9. 5,000 passages take a few milliseconds instead of 79.
+rank_bm25's to 1e-9. 5,000 passages take a few milliseconds instead of rank_bm25's 79.
 """
 
 from __future__ import annotations
@@ -98,12 +98,10 @@ def numbered(hashes: np.ndarray) -> tuple[np.ndarray, int]:
 def scores(
     pool: Bm25Corpus, query: np.ndarray, variant: Variant, k1: float, b: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores the passages that have a word of the query. Returns passage numbers, ascending, and scores.
-
-    Both are (hits,), int64 and float64. `query` (words,) uint64; a repeated word counts each time. An Okapi
-    score can be zero or negative: rank_bm25's least idf is a quarter of the mean idf, which may be negative.
-    A Lucene score is positive.
-    """
+    """Scores the passages that contain a word of the query. Returns their numbers, (hits,) int64, ascending,
+    and their scores, (hits,) float64. `query` (words,) uint64 holds word hashes; a repeated word counts each
+    time. An Okapi score can be zero or negative: rank_bm25's least idf is a quarter of the mean idf, which
+    may be negative. A Lucene score is positive."""
     terms, repeats = np.unique(query, return_counts=True)
     term, passage, count = pool.occurrences(terms)
     if not len(term):
@@ -127,21 +125,22 @@ def weights(
     k1: float,
     b: float,
 ) -> np.ndarray:
-    """Computes a word's share in the score of a passage that contains it `count` times: (pairs,) float64."""
+    """Computes a word's share in the scores of passages: (pairs,) float64. A passage of `lengths` words
+    contains it `count` times, the query `repeats` times."""
     norm = k1 * (1 - b + b * lengths / mean_length)
     return idf * repeats * count * (k1 + 1) / (count + norm)
 
 
 def lucene_idf(size: int, found: np.ndarray) -> np.ndarray:
-    """Returns Lucene's idf of each word, (terms,) float64, above 0. `found` (terms,): number of passages
-    with the word; `size`: number of all passages."""
+    """Returns Lucene's idf of each word, (terms,) float64, above 0. `found` (terms,) is the number of
+    passages with the word, and `size` that of all passages."""
     return np.log1p((size - found + 0.5) / (found + 0.5))
 
 
 def okapi_idf(size: int, found: np.ndarray, frequencies: np.ndarray | None) -> np.ndarray:
     """Returns Okapi's idf of each word, (terms,) float64; 0 for a word that no passage has. A word in more
-    than half of the passages gets a quarter of the mean over `frequencies`, the document frequencies of the
-    vocabulary. None: no word is so frequent."""
+    than half of the passages gets a quarter of the mean idf over `frequencies`, the document frequencies of
+    the vocabulary. `frequencies` may be None if no word is so frequent."""
     idf = _log_odds(size, found)
     if frequencies is not None:
         idf[idf < 0] = _OKAPI.epsilon * _log_odds(size, frequencies).mean()
@@ -170,9 +169,9 @@ def query_words(query: np.ndarray, words: np.ndarray) -> QueryWords:
 
 
 class SegmentScores:
-    """Scorer of one segment of a snapshot. Its scores equal those of `scores` over all passages, bit by bit:
-    `idf` and `mean_length` are the whole snapshot's, and sums add the words in the same order. A word's share
-    in the scores is computed once for all queries of a batch."""
+    """Scorer of one segment, a part of a snapshot (all passages that are searched). Its scores equal those of
+    `scores` over all passages, bit by bit, because `idf` and `mean_length` are the whole snapshot's and words
+    are added in the same order. A word's share in the scores is computed once for all queries of a batch."""
 
     def __init__(
         self, segment: Occurrences, idf: np.ndarray, mean_length: float, k1: float, b: float
@@ -210,7 +209,7 @@ class SegmentScores:
 
 
 class Best:
-    """Collector of a query's `top` best passages and all that tie with the last. `rows`: their numbers."""
+    """Collector of a query's `top` best passages and all that tie with the last. `rows` has their numbers."""
 
     def __init__(self, top: int) -> None:
         self.top = top

@@ -1,8 +1,8 @@
 """Candidates for an answer: the sentences of passages, and the facts of their tables.
 
-All functions are pure, on texts and their blocks; they depend on no question and no model. A candidate is a
-sentence within one block, or a fact. A fact is a cell of a table with its label, "Warranty: 24 months", or
-with the names of its row and column, "IM-60, delivery (days): 21". Headings, captions and menus are no
+All functions are pure: they take texts and their blocks, and depend on no question and no model. A candidate
+is a sentence within one block, or a fact. A fact is a cell of a table with its label, "Warranty: 24 months",
+or with the names of its row and column, "IM-60, delivery (days): 21". Headings, captions and menus are no
 candidates. A candidate stores the page's title and the heading above it, as its subject.
 """
 
@@ -73,11 +73,11 @@ def _holds(passage: _Passage, span: Span) -> bool:
 def candidates(
     passages: Iterable[tuple[str, Span]], texts: Mapping[str, SourceText], most: int | None = None
 ) -> list[Sentence]:
-    """Lists the candidates of each passage, in text order. `passages`: (source, span), best first.
+    """Lists the candidates of each passage, in text order. `passages` holds (source, span), best first.
 
-    Each passage gives at most its first `most`; None: all. A sentence that the passage's border cuts is taken
-    whole if at least half of it is inside. Equal sentences are listed once, and so are equal facts with an
-    equal context. Candidates that overlap hidden text are left out.
+    `most` limits the candidates of each passage; None means no limit. A sentence that a passage's border cuts
+    is taken whole if at least half of it is inside. Equal sentences are listed once, and so are equal facts
+    with an equal context. Candidates that overlap hidden text are left out.
     """
     found: dict[str, Sentence] = {}
     for rank, (source, span) in enumerate(passages):
@@ -137,8 +137,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
 
 
 def _caption(text: str, blocks: Sequence[Block], i: int) -> Span | None:
-    """Returns the span of the caption in block `i`: the short last part of a paragraph above a table. Returns
-    None if that part ends like a sentence, or block `i` is no paragraph directly above a table."""
+    """Returns the span of a table's caption: the short last part of paragraph `i` directly above the table.
+    Returns None if that part ends like a sentence, or if block `i` is no such paragraph."""
     block, after = blocks[i], blocks[i + 1 : i + 2]
     if block.kind != "paragraph" or not after or not _in_table(text, after[0]) or _in_table(text, block):
         return None
@@ -166,8 +166,8 @@ def _facts(
     above: str,
     passage: _Passage,
 ) -> Iterator[Sentence]:
-    """Yields the facts of a row: each cell with a label. `said`: texts of the cells; `names`: of the columns;
-    `named`: number of cells that name the row. Without any label, the first cell labels the others."""
+    """Yields the facts of a row: each cell with a label. `said` are the texts of `cells`, `names` the
+    columns' names. The first `named` cells name the row. Without labels, the first cell labels the others."""
     own = [_NAMED.match(c) for c in said]
     names = names if len(names) == len(said) else [""] * len(said)  # the row may have more or fewer cells
     keys = [m[1] if m else n for m, n in zip(own, names, strict=True)]
@@ -191,8 +191,8 @@ def _facts(
 
 def _sentences(text: str, block: Block, around: str, passage: _Passage, term: str = "") -> Iterator[Sentence]:
     """Yields the sentences of a block that are at least half inside the passage, each cut to MAX_CHARS. A
-    block may be a whole page, so only the text around the passage is split. `term`: label of a sentence
-    without a label of its own."""
+    block may be a whole page, so only the text around the passage is split. A sentence without a label of its
+    own gets the label `term`."""
     source, (first, last), rank = passage
     start = max(block.start, first - MAX_CHARS)
     for a, b in sentences(text[start : min(block.end, last + MAX_CHARS)]):

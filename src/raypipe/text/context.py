@@ -1,9 +1,9 @@
 """Contexts of prompts (passages packed to a budget), quotes for a reply, places of quotes.
 
-All functions are pure. A context holds passages in order, without repeats; fences around them are closed. A
-budget counts the spans of a tokenizer: a model's own, or one of characters. The quote for a reply is the
-sentence that shares most words with it. A quote shows where the answer occurs; it does not prove that the
-model read the answer there. A place is a document's URL, title, page and section.
+All functions are pure. A context holds passages in order, without repeats; a fence around a passage is always
+closed. A budget is a number of tokens, as a model's tokenizer or `characters` counts them. The quote for a
+reply is the sentence that shares most words with it. A quote shows where the answer occurs; it does not prove
+that the model read the answer there. A place is a document's URL, title, page and section.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LEAST = 0.5
 def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ...]:
     """Lists quotes for an answer: the sentence that shares most words with it, then all parts in `shown`.
 
-    The sentence is left out if its share of the answer's words is below `LEAST`. `shown`: (source id, span,
-    text) of parts of sources.
+    `shown` are parts of sources that a prompt contained: (source id, span, text). The sentence is left out if
+    its share of the answer's words is below `LEAST`.
 
     >>> page = "Velora is a film. Anna Lind directed it."
     >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
@@ -45,8 +45,8 @@ def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ..
 
 
 def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
-    """Lists the distinct sentences of the shown parts, each with its first source. Overlapping parts of a
-    source are merged first, so that the end of a part cuts no sentence that the next part has whole."""
+    """Lists the distinct sentences of the shown parts, each with the first source that has it. Overlapping
+    parts of a source are merged first: a sentence that one part cuts may be whole in the next part."""
     by_source: dict[str, list[tuple[Span, str]]] = {}
     for source, span, text in shown:
         by_source.setdefault(source, []).append((span, text))
@@ -167,7 +167,7 @@ class Packed:
 
 
 def characters(text: str) -> Sequence[Span]:
-    """Returns the span of each character. As a tokenizer it makes a budget count characters."""
+    """Returns the span of each character. Used as a tokenizer, it makes a budget a number of characters."""
     return [(i, i + 1) for i in range(len(text))]
 
 
@@ -228,7 +228,7 @@ def _laid(parts: Sequence[tuple[int, str]], layout: PassageLayout) -> str:
 
 
 def _cut(parts: Sequence[tuple[int, str]], layout: PassageLayout, end: int) -> list[tuple[int, str]]:
-    """Returns the passages before character `end` of the packed text, the last one cut there or dropped."""
+    """Cuts packed passages at character `end` of the packed text. Returns (index, text) of each one left."""
     head, tail = MARKS[layout]
     out: list[tuple[int, str]] = []
     at = 0
@@ -256,8 +256,8 @@ class Piece:
 
 
 def joined(taken: Sequence[tuple[Sentence, float]], pages: Mapping[str, SourceText]) -> list[Piece]:
-    """Joins sentences of one block that overlap or have only white space between them. `taken`: (sentence,
-    score). Returns the joined pieces ordered by rank of the passage, source and span."""
+    """Joins sentences of one block that overlap or have only white space between them. `taken` are pairs of
+    sentence and score. Returns the joined pieces ordered by rank of the passage, source and span."""
     pieces: list[Piece] = []
     for s, score in sorted(taken, key=lambda row: (row[0].source, row[0].span)):
         page = pages[s.source]

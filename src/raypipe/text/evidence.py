@@ -4,9 +4,9 @@ A candidate is a sentence or a table fact of a passage (`text.candidates`). All 
 compute candidates and cosines with their models and index. The numbers of `Fitted` come from a file that
 `bench/figures/extract.py --fit` writes.
 
-Versions of a statement are candidates of several sources with nearly the same words and different values. A
-source has the date in its title, else in its file's name, its field `date`, its first lines, or its file's
-time. A source whose title or first lines call it superseded or replaced counts as older than all others.
+Versions of a statement are candidates with nearly the same words and different values, each from another
+source. A source is dated by its title, else by its file's name, its field `date`, its first lines or its
+file's time. A source whose title or first lines call it superseded or replaced counts as the oldest.
 """
 
 from __future__ import annotations
@@ -109,11 +109,12 @@ def words_of(question: str, found: Sequence[Sentence]) -> Words:
 
 
 def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence]:
-    """Returns up to `most` candidates that share most words with a question, in their old order.
+    """Returns the candidates that share most words with a question, up to `most`, in the order of `found`.
 
-    The words of title, heading, row and label count too; otherwise sentences that repeat the title would win.
-    A fact is dropped if the question contains its value, such as the name of a row. No fact is dropped for a
-    yes/no question or a comparison, or if no candidate would be left."""
+    The words of title, heading, row and label count, too; otherwise sentences that repeat the title would
+    win. A fact is dropped if the question already contains the fact's value, such as the name of a row. No
+    fact is dropped for a yes/no question or a comparison, or if no candidate would be left.
+    """
     asked, _ = analyse(question, ANALYZER)
     if not (kind := read(question)).yes_no and not kind.direction:
         values = (analyse(s.text[len(s.label) + 2 :] if s.value else "", ANALYZER)[0] for s in found)
@@ -141,7 +142,8 @@ def features(
     spans: Sequence[TypedSpan | None],
     cosine: np.ndarray,
 ) -> np.ndarray:
-    """Computes the features of one or more candidates: (candidates, len(FEATURES)) float64."""
+    """Computes the features of one or more candidates: (candidates, len(FEATURES)) float64. `spans` has each
+    candidate's typed answer or None; `cosine` (candidates,) compares each with the question."""
     top = np.sort(cosine)[::-1]
     others = np.where(np.arange(len(cosine)) == cosine.argmax(), top[1] if len(top) > 1 else 0.0, top[0])
     fact = np.array([s.value is not None for s in found], float)
@@ -175,8 +177,9 @@ _SUPERSEDED = re.compile(
 
 
 def value_of(s: Sentence, span: TypedSpan | None) -> Quote | None:
-    """Quotes the value of a candidate. The value of a fact is its cell. The value of a sentence is `span`, if
-    that has a digit, else the only number with its unit. Returns None without a number, or with several."""
+    """Returns a quote of a candidate's value, or None. The value of a fact is its cell. The value of a
+    sentence is its typed answer `span`, if this has a digit. Otherwise it is the sentence's number with its
+    unit; a sentence with no number or with several has no value."""
     if s.value is not None:
         return Quote(s.source, s.value)
     asked = span is not None and any(map(str.isdigit, s.text[slice(*span.span)]))
@@ -192,9 +195,9 @@ def versions(
     at: int,
     pages: Mapping[str, SourceText],
 ) -> list[int]:
-    """Lists the versions of the statement of candidate `at`: their indices in `found`, newest first. They are
-    `at`, and for each other value the first candidate with nearly the same words (`ALIKE`, `ABOUT`). A source
-    gives one version. If `at` has no value, the list is [at]. Versions of one age keep their order."""
+    """Lists the versions of the statement of candidate `at`, newest first, as indices in `found`. They are
+    `at` and, for each other value, the first candidate with nearly the same words (`ALIKE`, `ABOUT`). A
+    source gives one version. If `at` has no value, returns [at]. Equally old versions keep their order."""
     quotes = [value_of(s, span) for s, span in zip(found, spans, strict=True)]
     shares, group, values = words.around + words.overlap, [at], list[str]()
     for i in (at, *range(len(found))):
@@ -213,7 +216,7 @@ def versions(
                 values.append(value)
 
     def age(i: int) -> tuple[bool, float, str]:
-        """Returns a sort key that is greater for a newer source; on one day, for a later `modified`."""
+        """Returns a sort key, greater for a newer source; the file's time decides within one day."""
         page = pages[found[i].source]
         head = page.text[:HEAD_CHARS]
         title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")

@@ -4,8 +4,7 @@
 
 Conditions are a subset of LanceDB's filters, with the same meaning. If a document lacks a field, a test of
 the field is neither true nor false, except `is null`. There are no functions, casts, comments or subqueries.
-Errors quote nothing of a condition, and a condition is never pasted into another text. This module depends on
-no table.
+Errors quote nothing of a condition, and no condition is pasted into another text. This module uses no table.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class ConditionError(ConfError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """Comparison of one field. `null` has no value, `in` has values of one type, others have one value."""
+    """Comparison of a field. `null` has no value, `in` has values of one type, all others have one value."""
 
     field: str
     op: Operator

@@ -6,11 +6,12 @@ rp, and has a space between any two text nodes. NUL is removed and a lone surrog
 table can store them. Soft hyphens, other zero-width characters and `<wbr>` are removed, since they would
 split words for a search.
 
-For lxml, turbohtml is the fast way. It builds the tree of the HTML standard, while libxml2 keeps the order of
-the source. The texts of real pages are equal (36 of 36, and 130 of 130 of readability's). Of 1,500 windows of
-real pages, damaged at random, 6 % differ: 81 by a space where a stray tag splits a word, 5 by the order
-around a broken table, 3 by markup that only libxml2 takes for text. Two more would lack text: `_loses`
-detects such pages, and BeautifulSoup parses them. A caller can request a comparison for any page.
+The faster parser is turbohtml; it can replace lxml. It builds the tree of the HTML standard, while lxml's
+libxml2 keeps the order of the source. The texts of real pages are equal (36 of 36, and 130 of 130 of
+readability's). Of 1,500 windows of real pages, damaged at random, 6 % differ: 81 by a space where a stray tag
+splits a word, 5 by the order around a broken table, 3 by markup that only libxml2 takes for text. Two more
+would lack text: `_loses` detects such pages, and BeautifulSoup parses them. A caller can request a comparison
+for any page.
 
 `to_text` has no limits: a hostile page can take seconds and gigabytes. `SandboxedParser` parses pages of
 strangers under hard limits (`core.sandbox`). It refuses pages that are too large, and binary files.
@@ -81,10 +82,10 @@ def shown(text: str) -> str:
 
 
 def to_text(html: str, parser: Parser = "lxml", via: Via = "fast", compare: bool = False) -> ParsedPage:
-    """Parses a page to text, hidden spans and blocks. `via: fast` uses turbohtml, whose text may differ from
-    BeautifulSoup's on broken pages, or BeautifulSoup if turbohtml may lose text. `compare` also runs
-    BeautifulSoup on a page of up to COMPARE_CHARS, and returns its result if the texts differ. Raises
-    ValueError if `via` is fast and `parser` is not lxml; html.parser itself raises it on broken pages."""
+    """Parses a page to text, hidden spans and blocks. `via: fast` uses turbohtml, or BeautifulSoup if
+    turbohtml may lose text. On broken pages their texts may differ. `compare` also runs BeautifulSoup on a
+    page of up to COMPARE_CHARS, and returns its result if the texts differ. Raises ValueError if `via` is
+    fast and `parser` is not lxml; html.parser itself raises ValueError on broken pages."""
     check(parser, via)
     if via == "bs4":
         return _by_soup(html, parser, "bs4")
@@ -122,7 +123,7 @@ def not_html(content: str) -> str | None:
 
 
 def storable(text: str) -> str:
-    """Removes NUL, and replaces lone surrogates by U+FFFD, for UTF-8 and tables."""
+    """Removes NUL, and replaces lone surrogates by U+FFFD, because UTF-8 and tables cannot store them."""
     if "\0" not in text:
         if text.isascii():
             return text
@@ -168,8 +169,8 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
 
 
 def _marked(text: str, marks: int, way: Way, html: str, tree: Any, read: Read) -> ParsedPage | None:
-    """Builds a page from a text with `marks` pairs of marks. Returns None if the text has another number: the
-    page itself then contains such characters. Without marks this is not checked."""
+    """Builds a page from a text with `marks` pairs of marks around hidden text. Returns None if the text has
+    another number of them: the page itself then contains such characters. If `marks` is 0, does not check."""
     found = unmark(text, marks) if marks else (text, ())
     if found is None:
         return None
@@ -177,7 +178,7 @@ def _marked(text: str, marks: int, way: Way, html: str, tree: Any, read: Read) -
 
 
 def _hostile(plain: ParsedPage | None) -> ParsedPage | None:
-    """Returns a page whose whole text counts as hidden, since the page itself has mark characters."""
+    """Returns the page `plain` with its whole text as hidden, since the page itself has mark characters."""
     return plain and replace(plain, hidden=((0, len(plain.text)),) if plain.text else ())
 
 
@@ -190,7 +191,7 @@ def _turbo_node(node: Any) -> str | Element | None:
 
 
 def _loses(doc: Any, html: str) -> bool:
-    """Returns whether the standard's tree may lack text that libxml2 keeps.
+    """Returns whether the HTML standard's tree may lack text that libxml2 keeps, in one of four cases.
 
     - The page has frames.
     - After `<script src=x />` the standard reads on to the next end tag; libxml2 ends the script there.
@@ -286,7 +287,7 @@ class SandboxedParser:
     def run(self, jobs: Sequence[ParseJob], stop: threading.Event | None = None) -> list[Answer]:
         """Parses pages. Returns a page or a fault for each, in order. Reasons of faults: not_html, too_large,
         timeout, memory, crash, unparsable. A page whose comparison times out or crashes is parsed again
-        without it. Raises Cancelled, WorkerBroken and Unavailable as `core.sandbox.Sandbox.run`."""
+        without a comparison. Raises Cancelled, WorkerBroken and Unavailable as `core.sandbox.Sandbox.run`."""
         out: dict[int, Answer] = {}
         most = self._limits.page_bytes
         for i, job in enumerate(jobs):

@@ -1,4 +1,4 @@
-"""Questions that a model makes from passages: pure functions that parse its reply and check it by rules.
+"""Questions that a model makes from passages: pure functions that parse and check the model's reply.
 
 Each quote of an accepted question occurs in one of the passages, so its span is exact; a question without an
 answer has no quotes. A question that breaks a rule is rejected with one of REASONS. Another module checks
@@ -98,7 +98,7 @@ def read(reply: str, kind: MadeKind, passages: Sequence[str]) -> MadeText:
 
 
 def doubles(question: str, others: Sequence[frozenset[str]]) -> bool:
-    """Returns whether a question has nearly the words of one of `others` (see `words`)."""
+    """Returns whether a question has nearly the same words as one of `others`, sets that `words` made."""
     mine = words(question)
     return any(len(mine & other) >= ALIKE * len(mine | other) for other in others)
 
@@ -137,7 +137,7 @@ def _answer(given: Any, kind: MadeKind) -> tuple[str, ...]:
 
 
 def _quotes(given: Any, kind: MadeKind, passages: Sequence[str]) -> tuple[tuple[int, Span], ...]:
-    """Finds each quote in the passages. Raises Rejected if one is missing, or too few passages have one."""
+    """Finds each quote in a passage. Raises Rejected if a quote is in none, or too few passages have one."""
     if not isinstance(given, list) or not given:
         raise Rejected("quote_not_found", "none is given")
     found: list[tuple[int, Span]] = []

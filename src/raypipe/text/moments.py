@@ -1,7 +1,7 @@
 """Time at which a question was asked, parsed from text, in the time zones Pacific and Eastern.
 
-Both zones change their clocks in the same nights. The difference is taken as three hours. This is wrong only
-in two nights of a year, for three hours each.
+Both zones change their clocks in the same nights. The difference between them is taken as three hours. This
+is wrong only in two nights of a year, for three hours each.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _AHEAD: Final = {"PT": 0, "PST": 0, "PDT": 0, "ET": 3, "EST": 3, "EDT": 3}  # ho
 
 
 def moment(text: str) -> Moment:
-    """Parses CRAG's "MM/DD/YYYY, HH:MM:SS PT" or an ISO date, both with or without a time.
+    """Parses CRAG's "MM/DD/YYYY, HH:MM:SS PT" or an ISO date, each with or without a time.
 
     Without a zone, Pacific time is assumed; without a time, midnight. Raises DataError if the text has
     another form or zone, or a year outside 1000 to 9000.

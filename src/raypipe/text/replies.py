@@ -1,7 +1,7 @@
-"""Parsers of the texts with which language models reply. Pure functions, independent of models and metrics.
+"""Parsers of language models' replies. Pure functions, independent of models and metrics.
 
-If a text is blank or has another form, most parsers raise `UnreadableReply` with the expected form. Some fall
-back instead: `parse_response` to the score -1, `read_rewrite` to the question, `read_label` and
+If a reply is blank or has another form, most parsers raise `UnreadableReply` with the expected form. Some
+fall back instead: `parse_response` to the score -1, `read_rewrite` to the question, `read_label` and
 `read_certainty` to a default label.
 """
 
@@ -32,7 +32,8 @@ class JudgeReply:
 
 
 def parse_response(response: str) -> JudgeReply:
-    """Parses a judge's verdict as CRAG's evaluator does: from the last `{...}` that has no inner `}`.
+    """Parses a judge's verdict as CRAG's evaluator does: from the last `{...}` that has no inner `}`. The
+    score is -1 if there is no score, or one other than 0 and 1.
 
     >>> parse_response('{"score": 0, "explanation": "no"} {"score": 1, "explanation": "ok"}')
     JudgeReply(explanation='ok', score=1)
@@ -145,7 +146,8 @@ def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedR
 
 
 def read_text(text: str, what: str = "a text") -> ParsedReply:
-    """Reads any text, such as a passage to search with. It never counts as an abstention.
+    """Reads any text, such as a passage to search with. It never counts as an abstention. The error for a
+    blank text says that `what` was expected.
 
     >>> read_text(" Why it scales, I don't know. ").label
     'answered'
@@ -156,7 +158,7 @@ def read_text(text: str, what: str = "a text") -> ParsedReply:
 
 
 def placed(place: str, chunk: str) -> str:
-    """Puts a line that a model wrote about a chunk's place in its document before the chunk.
+    """Puts `place`, a model's line about the chunk's place in its document, above the chunk.
 
     >>> placed("Of the manual,  its end.", "It lasts a year.")
     'Of the manual, its end.\\nIt lasts a year.'
@@ -183,7 +185,7 @@ def read_keywords(text: str) -> ParsedReply:
 
 
 def read_json(text: str) -> ParsedReply:
-    """Reads the JSON object in a text, and drops all text around it. Raises as `json_object`."""
+    """Reads the JSON object in a text and drops all other text. Raises UnreadableReply without an object."""
     return ParsedReply(json.dumps(json_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
 
 
@@ -258,7 +260,7 @@ _NUMBER = re.compile(r"\d+")
 
 def read_next_query(text: str) -> str | None:
     """Reads the next query from "Search: QUERY"; returns None for "Enough". The first of the two wins. Raises
-    UnreadableReply if both are missing, and if the query has more than MOST_QUERY_CHARS characters.
+    UnreadableReply if neither is found, or if the query has more than MOST_QUERY_CHARS characters.
 
     >>> read_next_query("The film is named. Its maker is not.\\nSearch: director of Velora")
     'director of Velora'
@@ -289,7 +291,7 @@ def read_numbers(text: str, most: int) -> tuple[int, ...]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parses the JSON object from the first brace of a text to the last. Raises UnreadableReply for none."""
+    """Parses the JSON object from a text's first brace to its last. Raises UnreadableReply without one."""
     start, end = text.find("{"), text.rfind("}")
     try:
         tree = json.loads(text[start : end + 1]) if 0 <= start < end else None

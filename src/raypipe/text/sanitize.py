@@ -57,7 +57,7 @@ def escape_markup(text: str) -> str:
 
 
 def visible(text: str, span: Span, hidden: Sequence[Span]) -> str:
-    """Removes the `hidden` spans of a source from `text`, the source's text in `span`.
+    """Removes the spans `hidden` of a source from `text`, which is the part of the source in `span`.
 
     >>> visible("one two three", (100, 113), ((104, 107),))
     'one three'
@@ -89,9 +89,9 @@ def prompted_spans(
 ) -> list[tuple[Span, str]]:
     """Finds the parts of a passage that a prompt shows; returns the (span, text) of each.
 
-    The passage is `text`, the text of its source in `span`. `prompted` is the visible, escaped text of the
-    passage, or its beginning; `lower`: in lower case. White space and the characters that `escape_markup`
-    removes are not compared.
+    The passage `text` is at `span` of its source. `prompted` is the passage's visible, escaped text or the
+    beginning of this text, in lower case if `lower`. Its characters are counted to find the end of the last
+    part; white space and the characters that `escape_markup` removes do not count.
 
     >>> prompted_spans("One <DOC> two three", (100, 119), ((110, 113),), "one (doc> thr", lower=True)
     [((100, 109), 'One <DOC>'), ((114, 117), 'thr')]

@@ -1,7 +1,7 @@
 """Templates that cannot fail on a row: the `query:` of ranking steps, and the messages of prompts.
 
 Templates run in Jinja2's sandbox. A template may use names, `replies.NAME` (the text of an earlier step's
-reply; "" if the step was skipped), filters, tests, `or` and `if`; it may call nothing and look into no other
+reply; "" if the step was skipped), filters, tests, `or` and `if`. It may not call anything or look into a
 value. It is tried with empty and other texts when the recipe is read, so errors appear there and not on a
 row. Two filters are added, `clean` and `colon` (`text.sanitize`). Inserted texts are never read as templates.
 
@@ -65,7 +65,7 @@ def query_renderer(template: str) -> Callable[[Question], str]:
 
 
 def field_of(question: Question, name: str) -> str:
-    """Returns a field of a question; for "replies.NAME" the reply's text. Raises KeyError for no reply."""
+    """Returns a field of a question; for "replies.NAME" the reply's text. Raises KeyError without it."""
     if name.startswith(REPLY):
         return question.replies[name.removeprefix(REPLY)].text
     value: str = getattr(question, name)

@@ -1,8 +1,8 @@
 """Separation of a reasoning model's thoughts from its answer. Pure functions, independent of models.
 
 A thought is text between `<think>` and `</think>`, or the marks of other makers. All text before the last
-closing mark is thought, since a chat template may write the opening mark itself. If an opening mark follows,
-the reply has no answer. `thinking` gives this form to thoughts that a server sends in a separate field.
+closing mark is thought, since a chat template may write the opening mark itself. A reply has no answer if an
+opening mark is not closed. `thinking` writes thoughts from a server's separate field in this form.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class SplitReply:
 def split_thoughts(text: str) -> SplitReply:
     """Splits a reply into its thoughts and its answer.
 
-    A reply without marks is all answer. A reply of more than MOST_CHARS has no answer.
+    A reply without marks is all answer. If a thought does not end, or the reply has more than MOST_CHARS, the
+    answer is empty and `closed` is False.
 
     >>> split_thoughts("<think>Lindqvist?</think> Anna Lindqvist")
     SplitReply(thoughts='<think>Lindqvist?</think>', answer=' Anna Lindqvist', closed=True)
@@ -78,7 +79,7 @@ def thinking(thoughts: str, answer: str) -> str:
 
 
 def thought_tokens(text: str, tokens: int) -> int:
-    """Estimates the number of a reply's tokens that are thoughts, by their share of its characters.
+    """Estimates how many of a reply's `tokens` are thoughts, by the share of its characters in thoughts.
 
     >>> thought_tokens("<think>so</think>yes, it is", 9), thought_tokens("yes", 1)
     (6, 0)
@@ -116,5 +117,5 @@ class DraftText:
         return shown
 
     def rest(self) -> str:
-        """Returns the held text at the end of the reply, since it became no mark; "" inside a thought."""
+        """Returns the text that `add` still holds at the end of the reply; "" inside a thought."""
         return "" if self.thinking else self.held

@@ -6,9 +6,9 @@ pronoun has no earlier word to refer to ("who wrote its music?"), or if it has n
 pronoun refers to the name in the answer to that turn in two cases: the turn asked for a person and the
 pronoun means a person, or the turn asked for a kind of thing ("which film") and the pronoun means a thing.
 
-All other questions are returned unchanged. Among them are three that the rules do not handle: a reference
-without a word for it ("how long is the warranty?" of a machine named before), two subjects in one turn, and
-other languages.
+All other questions are returned unchanged. The rules do not handle three kinds of follow-up: a question that
+refers to something without a word for it ("how long is the warranty?" of a machine named before), a question
+after a turn with two subjects, and a question in another language.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def stands_alone(question: Question) -> str:
 
 
 def _alone(text: str, before: str, about: str, answer: str) -> tuple[str, str]:
-    """Makes one question standalone. Returns the question and its subject. `before`: the last question, made
-    standalone; `about`: its subject; `answer`: the answer to it."""
+    """Makes one question standalone. Returns the question and its subject. `before` is the last question,
+    made standalone; `about` is the subject of that question, and `answer` is the answer to it."""
     if before and (pronoun := _leaning(text, before)) is not None:
         said, rest = pronoun[0].lower(), text[pronoun.end() :]
         if meant := _answered(said, before, about, answer) or about:
@@ -109,11 +109,10 @@ def _alone(text: str, before: str, about: str, answer: str) -> tuple[str, str]:
 
 
 def _leaning(text: str, before: str) -> re.Match[str] | None:
-    """Finds the first pronoun that no earlier word of the question can explain, else None.
-
-    Such a pronoun follows only small words and at most one other word; two if the word before it is an
-    auxiliary or a preposition. A possessive pronoun has stricter rules. Returns None if the last question
-    `before` still has the same pronoun."""
+    """Finds the first pronoun that no earlier word of the question can explain, else None. Before such a
+    pronoun there are small words (`_SMALL`) and at most one other word; two if the last word is an auxiliary
+    or a preposition. A possessive pronoun has stricter rules. Also returns None if the last question,
+    `before`, still has the same pronoun."""
     for found in _PRONOUN.finditer(text):
         words, said = re.findall(r"[\w']+", text[: found.start()].lower()), found[0].lower()
         own, last = [w for w in words if w not in _SMALL], words[-1] if words else ""
@@ -129,9 +128,9 @@ def _leaning(text: str, before: str) -> re.Match[str] | None:
 
 
 def _answered(pronoun: str, before: str, about: str, answer: str) -> str:
-    """Returns the name in the last answer if the pronoun can mean it, else "". For a pronoun of a person the
-    last question must ask for a person, for another pronoun for a kind of thing. The answer to "what is
-    NAME?", an answer such as "a film", and an abstention give no name."""
+    """Returns the name in the last answer if the pronoun can mean this name, else "". For "she" or "his", the
+    last question must ask for a person; for any other pronoun, it must ask for a kind of thing. The answer to
+    "what is NAME?", an answer such as "a film", and an abstention give no name."""
     defined = _DEFINED.match(before)
     if _INDEFINITE.match(answer) or (
         defined and about == defined[1].rstrip(" .!") and about in _named(before)
@@ -173,7 +172,7 @@ def _completed(text: str, before: str, about: str) -> tuple[str, str] | None:
 
 
 def subject(question: str) -> str:
-    """Returns the first name in a question, else the words at the subject's place; "" for a pronoun there.
+    """Returns a question's first name, else the words at the subject's place; "" if a pronoun is there.
 
     >>> subject("Who directed Velora in 2019?"), subject("what is the market cap of tiso logistics?")
     ('Velora', 'tiso logistics')

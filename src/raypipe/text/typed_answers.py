@@ -1,9 +1,10 @@
-"""Typed answers: the kind that a question asks for (person, date, number), and its span in a sentence.
+"""Typed answers: the kind of answer that a question asks for (person, date, number), and its span in a
+sentence.
 
-These are rules over English text, without a model or a list of names. A question of another kind has no
-span. A span that contains a word of the question is no answer. If several spans remain, the nearest to the
-question's words is taken. A comparison is decided only by a sentence that names both things: "A is longer
-than B".
+These are rules over English text, without a model or a list of names. A question that asks for no such kind
+has no span. A span that contains a word of the question is no answer. If several spans remain, the one
+nearest to the question's words is taken. A comparison is decided only by a sentence that names both things,
+as in "A is longer than B".
 """
 
 from __future__ import annotations
@@ -93,10 +94,11 @@ class TypedSpan:
 def typed_span(
     question: str, kind: Kind, sentence: str, marks: Sequence[int], start: int = 0
 ) -> TypedSpan | None:
-    """Finds the span of a sentence, from `start` on, that may answer a question of a kind; None without one.
+    """Finds the span of a sentence that may answer a question of a kind; None without one.
 
-    `question` is in lower case. `marks`: offsets in the sentence at which words of the question start. A span
-    with a mark is the subject of the question, not its answer. The span of a number includes its unit.
+    `question` is in lower case. The span begins at `start` or later. `marks` are the offsets in the sentence
+    at which words of the question start: a span with a mark is the question's subject, not its answer. The
+    span of a number includes its unit.
     """
     found = _OF_KIND[kind](sentence) if kind in _OF_KIND else []
     spans = [s for s in found if s[0] >= start and not any(s[0] <= m < s[1] for m in marks)]
@@ -141,7 +143,7 @@ def dates(sentence: str) -> list[Span]:
 
 
 def numbers(sentence: str) -> list[Span]:
-    """Finds amounts of money, or if there are none, numbers that are not part of a date."""
+    """Finds amounts of money. If there are none, finds the numbers that are not part of a date."""
     if amounts := [m.span() for m in _MONEY.finditer(sentence)]:
         return amounts
     found, of_dates = [m.span() for m in _NUMBERS.finditer(sentence)], dates(sentence)
@@ -248,8 +250,8 @@ def decide(asked: AskedQuestion, sentences: Sequence[str]) -> tuple[str, int] | 
 
 
 def _longest(side: str, sentence: str, ends: bool) -> Span | None:
-    """Finds the longest run of words of `side` that a sentence has as whole words. The run is at the end of
-    `side`, or at the beginning if `ends` is False. Returns None if no run is a name of _LEAST characters."""
+    """Finds the longest run of words of `side` that a sentence has as whole words. The run must end `side`,
+    or begin it if `ends` is False. Returns None if no run is a name of at least _LEAST characters."""
     words, found = list(_WORD.finditer(side)), None
     for count in range(1, len(words) + 1):
         name = side[words[-count].start() :] if ends else side[: words[count - 1].end()]
@@ -262,7 +264,7 @@ def _longest(side: str, sentence: str, ends: bool) -> Span | None:
 
 
 def _first_wins(asked: AskedQuestion, sentence: str, first: Span, second: Span) -> bool | None:
-    """Returns whether the side that a sentence names first wins; None if the sentence does not decide."""
+    """Returns whether the side named first in a sentence wins; None if the sentence does not decide."""
     between = sentence[first[1] : second[0]].lower()
     if _DENIES.search(sentence.lower()) or asked.direction is None:
         return None

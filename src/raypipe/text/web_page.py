@@ -23,7 +23,7 @@ SHARED = "raypipe.text"  # package whose folder `web` holds the files that all p
 
 
 def read_part(package: str, name: str) -> str:
-    """Reads a file of a package's folder `web`, or else of the shared folder."""
+    """Reads a file of a package's folder `web`, or if it is missing, of the folder that all pages share."""
     own = resources.files(package).joinpath("web", name)
     file = own if own.is_file() else resources.files(SHARED).joinpath("web", name)
     return file.read_text(encoding="utf-8")
@@ -36,8 +36,8 @@ def joined(package: str, names: Sequence[str]) -> str:
 
 
 def policy(styles: str, scripts: str, own_host: bool) -> str:
-    """Returns the content security policy of a page with these styles and scripts. `scripts` may be "".
-    `own_host`: the page may send requests to its own host."""
+    """Returns the content security policy of a page with these styles and scripts. `scripts` may be "". If
+    `own_host`, the page may send requests to its own host."""
     script = f"script-src {_hash(scripts)}; " if scripts else ""
     asks = "connect-src 'self'; form-action 'self'" if own_host else "form-action 'none'"
     return f"default-src 'none'; {script}style-src {_hash(styles)}; img-src data:; {asks}; {LOCKED}"
@@ -73,8 +73,8 @@ def page(
     values: Mapping[str, Any],
     filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> tuple[str, str]:
-    """Renders a page. Returns its HTML, which contains the content security policy, and the policy. `values`:
-    variables of the template; `filters`: filters to add, also for later pages of the package."""
+    """Renders a page. Returns its HTML, which contains the content security policy, and the policy. `values`
+    are the template's variables. `filters` are added to the package's templates, also for later pages."""
     style, script = joined(package, tuple(styles)), joined(package, tuple(scripts)) if scripts else ""
     allowed = policy(style, script, own_host)
     env = templates(package)

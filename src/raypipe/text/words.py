@@ -1,16 +1,16 @@
-"""Splits of a text: into words for BM25 (hashes and offsets), into windows, and into sentences.
+"""Ways to split a text: into words for BM25 (hashes and offsets), into windows, and into sentences.
 
 There are two analyzers. `plain` lower-cases and splits at white space, as users of rank_bm25 do. `stems`
 takes runs of letters and digits in lower case, drops accents and English stop words, and reduces words to
-Snowball stems. In scripts without spaces between words, and in Korean, it takes all pairs of adjacent
-letters as words, as Lucene's CJK analyzer does.
+Snowball stems. In scripts without spaces between words, and in Korean, it takes all pairs of adjacent letters
+as words, as Lucene's CJK analyzer does.
 
-`character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter of the system db3, on
-folded text. Words are joined while the window has at most `size` characters. The next window begins with as
-many of the last words as fit into `overlap`. A window exceeds `size` only if it is one longer word. Two rules
-differ from LangChain's: in scripts without spaces each letter is a word, and a word longer than
-`LONGEST_WORD` is cut, so that ten megabytes without a space are not one chunk. Sentences are split as in the
-official CRAG baseline (blingfire).
+`character_windows` splits folded text as LangChain's `CharacterTextSplitter(separator=" ")` does, the
+splitter of the system db3. Words are joined while the window has at most `size` characters. The next window
+begins with as many of the last words as fit into `overlap`. A window exceeds `size` only if it is one longer
+word. Two rules differ from LangChain's: in scripts without spaces each letter is a word, and a word longer
+than `LONGEST_WORD` is cut, so that ten megabytes without a space are not one chunk. Sentences are split as in
+the official CRAG baseline (blingfire).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raypipe.core.records import Span
 
 
 def _ranges(text: str) -> tuple[tuple[int, int], ...]:
-    """Parses ranges of characters, such as "0e01-0e3a 3005", to the first and last of each."""
+    """Parses ranges of characters, such as "0e01-0e3a 3005". Returns (first, last) of each range."""
     pairs = (part.partition("-") for part in text.split())
     return tuple((int(first, 16), int(last or first, 16)) for first, _, last in pairs)
 
@@ -56,14 +56,14 @@ _ASCII = ((0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A))  # letters and digits
 
 
 def character_class(*ranges: tuple[int, int]) -> str:
-    """Formats ranges of characters for a class `[...]` of a pattern."""
+    """Formats ranges of characters as the inside of a regular expression's class `[...]`."""
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
 
 
 def word_starts(codes: np.ndarray) -> np.ndarray:
-    """Marks the characters that begin a word without a space before it, (len,) bool: letters of SPACELESS
-    scripts, an ASCII letter or digit directly after one, and a character after a mark between words.
-    Punctuation belongs to the word before it. `codes` (len,) uint32: characters."""
+    """Marks the characters that begin a word without a space before it, (len,) bool. They are letters of
+    SPACELESS scripts, an ASCII letter or digit directly after such a letter, and a character after a mark
+    between words. Punctuation belongs to the word before it. `codes` (len,) uint32 are characters."""
     starts = np.zeros(len(codes), bool)
     high = np.flatnonzero(codes >= SPACELESS[0][0])  # most texts have few of them
     letters = high[_within(codes[high], SPACELESS)]
@@ -129,7 +129,7 @@ def analyse(text: str, analyzer: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lower(text: str) -> str:
-    """Lower-cases a text without changing its length. Only the Turkish dotted capital would grow to two."""
+    """Lower-cases a text and keeps its length: only the Turkish dotted capital I would become two letters."""
     return text.replace("\u0130", "i").lower()
 
 
@@ -179,7 +179,7 @@ class WordSpans:
         return bisect_left(self.starts, span[0]), bisect_right(self.ends, span[1])
 
     def windows(self, first: int, stop: int, size: int, overlap: int) -> Iterator[Span]:
-        """Yields windows of the words from `first` to before `stop`, merged as LangChain does."""
+        """Yields windows over the words from `first` to before `stop`, made as LangChain makes them."""
         starts, ends = self.starts, self.ends
         i, j = first, first  # the window has the words i..j
         while j < stop:
@@ -200,7 +200,7 @@ def nested_windows(
     text: str, parent_chars: int, parent_overlap: int, child_chars: int, child_overlap: int
 ) -> list[tuple[Span, Span]]:
     """Splits a text into parent windows, and each parent into children. Returns (child, parent) spans. As in
-    LangChain's ParentDocumentRetriever, a child in the overlap of two parents is returned for each."""
+    LangChain's ParentDocumentRetriever, a child in the overlap of two parents is returned once for each."""
     words = WordSpans(text)
     parents = words.windows(0, len(words.starts), parent_chars, parent_overlap)
     return [

@@ -1,4 +1,4 @@
-"""Command line. `main` reads arguments, `command` lists the commands, and the other modules define them.
+"""Command line. `main` reads the arguments, `command` lists the commands, and the other modules define them.
 
-The API's modules are imported when a command runs, so help and errors in flags are quick.
+The API's modules are imported when a command runs, so that help and errors in arguments appear quickly.
 """

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and types of argument values."""
+"""Arguments that several commands share, and functions that check the values of arguments for argparse."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def one_of(*shipped: str, kind: str | None = None) -> Callable[[str], str]:
-    """Returns an argument type that accepts some names. It also accepts the names that plugins add to `kind`
-    (a field of PluginTable), and the path of code from outside, MODULE:NAME."""
+    """Returns a function by which argparse reads one of the names `shipped`, or a name that a plugin adds to
+    the table `kind` (a field of PluginTable). It also accepts a path MODULE:NAME of your own code."""
 
     def read(text: str) -> str:
         if text in shipped or is_path(text):
@@ -33,7 +33,8 @@ def one_of(*shipped: str, kind: str | None = None) -> Callable[[str], str]:
 
 
 def _number(kind: type[T], fits: Callable[[T], bool], expected: str, name: str) -> Callable[[str], T]:
-    """Returns an argument type for numbers that pass `fits`. `name` is its name in argparse's errors."""
+    """Returns a function that reads a number of type `kind`, and refuses it if `fits` returns False. The
+    error then says `expected`. For a text that is no number, argparse's error says `name`."""
 
     def read(text: str) -> T:
         value = kind(text)  # type: ignore[call-arg]
@@ -46,7 +47,7 @@ def _number(kind: type[T], fits: Callable[[T], bool], expected: str, name: str) 
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Returns an argument type for whole numbers from `least` to `most`; None: no upper bound."""
+    """Returns a function that reads a whole number from `least` to `most`; None sets no upper bound."""
     expected = f"at least {least}" if most is None else f"{least} to {most}"
     top = math.inf if most is None else most
     return _number(int, lambda n: least <= n <= top, expected, "whole number")
@@ -59,13 +60,13 @@ share_or_0 = _number(float, lambda x: 0 <= x <= 1, "a share from 0 to 1", "share
 
 
 def names(text: str) -> list[str]:
-    """Splits a text into names at its commas; an argument type."""
+    """Splits a text into names at its commas. Spaces around a name are dropped."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _graph(text: str) -> tuple[str, str]:
-    """Splits NAME=WHERE into a graph and its location; an argument type. Without NAME= the name is "": all
-    graphs that are not named."""
+    """Splits the argument NAME=WHERE into a graph's name and its location. A text without NAME= is a location
+    with the name "". This location serves for all graphs without an argument of their own."""
     name, sign, place = text.partition("=")
     return (name, place) if sign and "/" not in name else ("", text)
 
@@ -131,7 +132,7 @@ DRY_RUN: Any = arg("check everything, print the plan, run nothing")
 
 @dataclass(frozen=True, slots=True)
 class RecipeFlags:
-    """Options that resolve the names in a recipe, and choose its cluster."""
+    """Options with the models file, the graphs, the language model and the cluster of a recipe."""
 
     models: str | None = MODELS
     llm: str | None = LLM
@@ -139,7 +140,7 @@ class RecipeFlags:
     cluster: str = CLUSTER
 
     def session(self, shell: Shell, sets: Sequence[str] = ()) -> Session:
-        """Returns the session of these options."""
+        """Returns a session with these options. `sets` gives new values to fields of its recipes."""
         more = {"graphs": dict(self.graphs), "llm": self.llm, "sets": tuple(sets)}
         return shell.session(self.models, self.cluster, **more)
 
@@ -152,8 +153,8 @@ class StoreFlags:
     docs: str | None = arg("search this folder instead of a store; its changed files are read first", "DIR")
 
     def uri(self, session: Session, read: bool = False, out: str | None = None) -> str | None:
-        """Returns the store's address; None: the default store. `read`: reads changed files of --docs first.
-        Raises ConfError for a missing --docs, and for an `out` inside it."""
+        """Returns the address of the store; None if neither --store nor --docs is given. With `read`, changed
+        files of --docs are read first. Raises ConfError if the folder --docs is missing or contains `out`."""
         if self.docs is None:
             return self.store
         from raypipe.api.data import docs_store  # .3 s, only for --docs
@@ -163,10 +164,10 @@ class StoreFlags:
 
 @dataclass(frozen=True)  # slots of two bases clash
 class Options:
-    """Base of groups of options that are passed on by name, such as the fields of EvalOptions."""
+    """Base of groups of options that a command passes on as keyword arguments."""
 
     def given(self) -> dict[str, Any]:
-        """Returns the options with a value, by name."""
+        """Maps the name of each given option to its value. Options with None or False are left out."""
         return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
 
@@ -206,6 +207,6 @@ class WorkFlags(Options):
 
 
 def say_data(shell: Shell, data: object, store: str | None) -> None:
-    """Prints on stderr which store's questions are used, if --data is missing."""
+    """Prints on stderr that the questions in the store are used, unless `data` are given."""
     if not data:
         say(f"no --data: the questions in {shell.settings.store_to_use(store)}")

@@ -1,9 +1,9 @@
-"""Declaration of commands. A command is a function with types; its signature declares the arguments for
-argparse. COMMANDS lists names, groups, help lines and modules; a command's module is imported when it runs.
+"""Declaration of commands. A command is a function, and argparse gets its arguments from the function's
+signature. COMMANDS lists names, groups, help lines and modules; a command's module is imported when it runs.
 
 Keyword-only parameters are options, all others are positional. Each has a type, and an `arg` as its default:
 `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. A
-parameter of type Shell receives the parts of the process that a command may use; of type Session, a session.
+Session parameter receives a session, a Shell parameter the parts of the process that a command may use.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ arg: Callable[..., Any] = Arg  # written as the default of a parameter, so of an
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """Parts of the process that a command may use."""
+    """Parts of the process that a command may use: settings, output, and the time of its start."""
 
     settings: Settings
     json: bool  # --json: stdout gets JSON only
@@ -92,19 +92,19 @@ class Declared:
 
     @property
     def about(self) -> str:
-        """Description of the command: its function's docstring, else its line in COMMANDS."""
+        """Description of the command: the docstring of its function, or else its help line in COMMANDS."""
         return " ".join((inspect.getdoc(self.do) or "").split()) or COMMANDS[self.words].about
 
 
 def command(words: str, example: str) -> Callable[[Callable[..., Shown[Any] | int]], Declared]:
-    """Declares a function as the command `words`. `example` has arguments that may follow the words. The
-    function of a subcommand has a docstring, which is its help."""
+    """Declares a function as the command `words`, such as `score crag`. `example` has arguments for these
+    words, as the help shows them. The function's docstring is the help of a command of two words."""
     return lambda do: Declared(words, f"raypipe {words} {example}", do)
 
 
 def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, str]) -> None:
-    """Adds a command to a parser. `commands` maps the words of a command to the parsers of its subcommands;
-    "" is the top. `groups` maps two words that have subcommands of their own to their help."""
+    """Adds a command to the parser. `commands` maps the words of a command to argparse's object for its
+    subcommands; "" is the top. `groups` has the help of subcommands with subcommands of their own."""
     above, _, name = declared.words.rpartition(" ")
     about, layout = declared.about, argparse.RawDescriptionHelpFormatter
     shown = {"help": about, "description": about, "epilog": f"example:\n  {declared.example}"}
@@ -115,7 +115,7 @@ def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, 
 
 
 def below(commands: dict[str, Commands], words: str, groups: Mapping[str, str]) -> Commands:
-    """Returns the parsers of a command's subcommands, such as those of `score`. Creates them if need be."""
+    """Returns argparse's object for the subcommands of a command, such as `score`. Creates it if missing."""
     if words not in commands:
         above, _, name = words.rpartition(" ")
         about = COMMANDS[name].about if not above else groups[words]
@@ -230,7 +230,7 @@ class Once(argparse.Action):
 
 
 def on_console(show: str, *of: Any) -> None:
-    """Calls MODULE.FUNCTION of the package `report`, imported now, with the console and the arguments."""
+    """Imports `show`, a MODULE.FUNCTION of the package `report`, and calls it with the console and `of`."""
     module, _, name = show.partition(".")
     getattr(import_module(f"raypipe.evaluation.report.{module}"), name)(console(), *of)
 
@@ -240,7 +240,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Prints a table whose cells are folded if the console is narrow."""
+    """Prints a table. If the console is narrow, long cells continue on the next line."""
     from rich.table import Table  # for commands that print one
 
     made = Table(box=None, pad_edge=False)
@@ -257,7 +257,7 @@ def say(line: object) -> None:
 
 
 def console() -> Console:
-    """Opens the console on stdout. Piped lines are not folded; on a terminal lines fit its width."""
+    """Opens the console on stdout. Lines fit the width of a terminal; lines of a pipe are not folded."""
     return open_console(sys.stdout, None if sys.stdout.isatty() else PIPED_WIDTH)
 
 

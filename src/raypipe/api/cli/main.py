@@ -1,10 +1,10 @@
-"""Command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
+"""Command line: `raypipe COMMAND`. jobs/*.py are the same commands, for `ray job submit`.
 
-It reads arguments and the environment, calls the Python API, and prints. A command's module is imported when
-the command runs, and the API imports libraries, so help and errors in flags are quick. Exit codes: 0 fine, 2
-usage, configuration, store state or full disk, 3 input data, 4 model missing, 5 cluster too small, 6 fault
-budget exceeded, 7 a gate or comparison failed, 8 a cap on calls, money or hours reached, 69 a store, device
-or service unavailable or in use, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
+`main` reads arguments and the environment, calls the Python API, and prints. Only the named command's module
+is imported, and the API's libraries only when the command runs, so that help and errors in arguments appear
+quickly. Exit codes: 0 fine, 2 usage, configuration, store state or full disk, 3 input data, 4 model missing,
+5 cluster too small, 6 fault budget exceeded, 7 a gate or comparison failed, 8 a cap on calls, money or hours
+reached, 69 a store, device or service unavailable or in use, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WIDTH = 80
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser that suggests a correction of a wrong value."""
+    """Argument parser that suggests the closest right value for a wrong one."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"unknown value {value!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
-        """Prints the error with an example, and ends the process. A list of all options would hide both."""
+        """Prints the error and an example, but not all options, and ends the process with code 2."""
         said = message.replace("the following arguments are required:", "missing:")
         lines = [f"{self.prog}: {said}", *filter(None, [self.epilog]), f"all options: {self.prog} --help"]
         print(*lines, sep="\n", file=sys.stderr)
@@ -60,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Builds a parser of some commands with their options; default: all commands."""
+    """Builds the parser of the commands `names`, with all their options. By default it has all commands."""
     top = _Parser(prog="raypipe", description=ABOUT)
     commands = {"": top.add_subparsers(dest="command", metavar="COMMAND", required=True)}
     for module in dict.fromkeys(COMMANDS[name].module for name in names):
@@ -112,10 +112,9 @@ take .5 of the 4.1 CPU seconds of an `ask`: each visits all objects of the libra
 
 
 def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
-    """Runs one command and returns its exit code. `argv` None: the arguments of the process. `whole` True:
-    the process runs only this command, so its time counts from the process's start. None: True if `argv` is
-    None. Returns 0 if the reader of the output closes it.
-    """
+    """Runs one command and returns its exit code. `argv` None means the arguments of the process. `whole`
+    True means that the process runs only this command, and that the command's time counts from the process's
+    start. `whole` None means True if `argv` is None. If the reader of the output closes it, returns 0."""
     try:
         try:
             own = argv is None if whole is None else whole
@@ -190,7 +189,7 @@ _STOPPED = 128 + signal.SIGTERM  # exit code
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Ends the run on SIGTERM by an exception, so that files and Ray are closed. Finished parts remain."""
+    """Raises SystemExit at SIGTERM, so that files and Ray are closed. Finished parts of the work are kept."""
     raise SystemExit(_STOPPED)
 
 

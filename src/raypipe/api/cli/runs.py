@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvalFlags(shared.PlanFlags, shared.WorkFlags):
-    """Options of an eval: fields of EvalOptions."""
+    """Options of an eval. Each becomes the field of EvalOptions with the same name."""
 
     labels: str | None = shared.LABELS
     changes: bool = arg("also list the answers that differ from the previous run's")
@@ -110,14 +110,15 @@ def _print_repeats(done: RepeatsResult) -> None:
 
 
 def _sent(out: str | None) -> str:
-    """Returns the address to which a run was sent, without its last slash; "" for a folder here."""
+    """Returns `out` without its last slash if it is an address in an object store, else ""."""
     return out.rstrip("/") if out and "://" in out else ""
 
 
 def _demo(
     session: Session, recipe: str, options: EvalFlags, scratch: Path | None
 ) -> tuple[Sequence[str], str]:
-    """Returns the demo's data and store. First checks names, prints the store and writes missing data."""
+    """Returns the folder of the demo's data and the address of its store. First checks the names in `recipe`
+    and `options`, prints the address, and writes missing data."""
     from raypipe.api.run import check_names
     from raypipe.api.starting_points import DEMO
 
@@ -138,8 +139,8 @@ def _until(
     session: Session,
     given: dict[str, Any],
 ) -> Shown[RunResult]:
-    """Reads data, and runs the corpus steps of a recipe, or also its question steps. Raises ConfError for
-    options that concern only later work."""
+    """Reads data into the store, and runs a recipe without scoring it. `until` "index" runs only the corpus
+    steps, "answer" also the question steps. Raises ConfError for options that only later work uses."""
     reading = {name: given.pop(name) for name in ("format", "fields", "kind") if name in given}
     taken = {"retry_faults"} if until == "index" else {"retry_faults", "fresh"}
     if later := sorted(given.keys() - taken):
@@ -211,7 +212,7 @@ def plan(
 
 
 def shown_plan(found: PlanResult, refresh: bool = False) -> Shown[PlanResult]:
-    """Prepares a plan for printing. `refresh` True: expired answers are recomputed and not announced."""
+    """Returns a plan with the function that prints it. `refresh` leaves out the number of expired answers."""
 
     def show(found: PlanResult) -> None:
         on_console("plans.print_plan", found.plan)
@@ -225,15 +226,15 @@ def shown_plan(found: PlanResult, refresh: bool = False) -> Shown[PlanResult]:
 
 
 def tell(shell: Shell, verbose: bool = False) -> Callable[[Plan], None]:
-    """Returns a function that prints the plan of a run before it starts: the changes and the sum; with
-    `verbose`, each step. With --json it prints nothing."""
+    """Returns a function that prints a run's plan before the run starts. It prints only the changes and the
+    sum; with `verbose`, it prints each step. With --json it prints nothing."""
     show = "plans.print_plan" if verbose else "plans.print_plan_sum"
     return lambda plan: None if shell.json else on_console(show, plan)
 
 
 @dataclass(frozen=True, slots=True)
 class FitFlags:
-    """Options of a fit: its data, its measure and its file."""
+    """Options of a fit: the questions to fit on, the measure, and the file to write."""
 
     split: int = arg("the half of the questions to fit on (0)", "0|1", shared.whole(0, 1), default=0)
     group: str | None = arg("keep questions with the same value of this label together", "LABEL")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EndpointFlags(shared.Options):
-    """Options of the endpoint: fields of ServeArgs."""
+    """Options of the endpoint. Each has the name of a field of ServeArgs."""
 
     keys: str | None = arg("API keys, one per line, besides those in $RAYPIPE_KEYS", "FILE")
     key_filters: str | None = arg("keys that may search a part of the store ($RAYPIPE_KEY_FILTERS)", "FILE")
@@ -96,7 +96,7 @@ def serve(
 
 
 def _capture(rate: float | None, days: float | None, redact: str | None) -> CaptureConfig | None:
-    """Builds the capture's configuration. Raises ConfError for its options without --capture."""
+    """Returns the settings of --capture; None without it. Raises ConfError for its options without it."""
     if rate is not None:
         return CaptureConfig(rate, RETENTION_DAYS if days is None else days, redact)
     for name, value in (("retention", days), ("redact", redact)):
@@ -146,8 +146,8 @@ def _where(url: str | None, place: Place | None) -> str:
 
 
 def _print(found: AskResult, verbose: bool) -> None:
-    """Prints the answer, the question if earlier turns changed it, faults, other values in other files, the
-    first source, and up to three quotes. `verbose` adds the first five passages and the times."""
+    """Prints the answer, the question if earlier turns changed it, faults, answers of other files that
+    differ, the first source, and up to three quotes. `verbose` adds the first five passages and the times."""
     from rich.text import Text
 
     from raypipe.text.context import context

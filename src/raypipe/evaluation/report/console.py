@@ -1,4 +1,4 @@
-"""Run reports as tables and lines on a console. Text from data is printed literally, never as markup."""
+"""Console output of runs as tables and lines. Text from data is printed literally, never as markup."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ half of them right, the 95 % interval of the accuracy is wider than 19 % to 81 %
 
 
 def say(console: Console, *lines: str, style: str = "", fold: bool = False) -> None:
-    """Prints lines without wrapping; with `fold`, wraps them at the console's width."""
+    """Prints lines. They are wrapped at the console's width only if `fold` is True."""
     for line in lines:
         console.print(Text(line, style), soft_wrap=not fold)
 
@@ -56,7 +56,7 @@ def show(
     bold: int | None = None,
     text: int = 0,
 ) -> None:
-    """Prints a table. `bold`: index of the highlighted row. `text`: index of the column that wraps."""
+    """Prints a table. `bold` is the index of the highlighted row, `text` that of the wrapping column."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     for n, name in enumerate(heads):
         left = n in (0, text)
@@ -68,7 +68,7 @@ def show(
 
 
 def print_run(console: Console, record: Run, folder: str, reused: int) -> None:
-    """Prints a run on one screen. `folder`: its path or address. `reused`: answers from before this run."""
+    """Prints a run on one screen. `folder` is its path or address, `reused` the number of older answers."""
     lines = [("score", lead_text(record))]
     if (lost := record.losses) and lost.misses:
         steps = ((p, f" ({steps_of(p)})" if p.steps else "") for p, _ in funnel(lost))
@@ -104,7 +104,7 @@ def _calls(record: Run) -> str:
 
 
 def _notes(record: Run) -> Iterator[str]:
-    """Yields notes on how to read the score, the gravest first."""
+    """Yields notes that people need to read the score correctly, the gravest first."""
     if record.oracle == "labels":
         yield "this run made labels: a stage holds golds, so its score is no system's; it cannot be released"
     elif record.oracle:
@@ -186,7 +186,7 @@ def print_run_tables(console: Console, record: Run, folder: RunFolder) -> None:
 
 
 def print_losses(console: Console, found: Losses) -> None:
-    """Prints the places where wrong answers lost their golds; nothing without wrong answers."""
+    """Prints the places where wrong answers lost their golds. Prints nothing without wrong answers."""
     if not found.misses:
         return
     first = f"lost at ({found.misses} of {found.right + found.misses})"
@@ -196,7 +196,7 @@ def print_losses(console: Console, found: Losses) -> None:
 
 
 def print_lost(console: Console, questions: Sequence[Any]) -> None:
-    """Prints wrong answers, two lines each: question and place, then expected and given answer."""
+    """Prints each wrong answer in two lines: question and place, then expected and given answer."""
     for q in questions:
         at = f"{q.lost} ({q.step})" if q.step else q.lost
         say(console, f"{q.id}: {q.query} [{at}]")
@@ -218,7 +218,7 @@ def print_row_faults(console: Console, found: RowFaults) -> None:
 
 
 def spent(record: Run) -> str:
-    """Formats the wall time of a run with its three longest parts: more do not fit a line."""
+    """Formats the wall time of a run and its three longest parts, which fit a line."""
     parts = sorted(record.clock.items(), key=lambda part: -part[1])
     took = ", ".join(f"{name} {n:.1f}" for name, n in parts[:3] if n >= 0.05)
     return seconds(record.seconds) + (f": {took}" if took else "")
@@ -244,7 +244,7 @@ def print_crag(
     judge: JudgeLine | None,
     people: int,
 ) -> None:
-    """Prints the score of predictions (`api.scores.score_crag`)."""
+    """Prints the score of a file of predictions (`api.scores.score_crag`)."""
     if normalized:
         say(console, f"normalized input: {listed(normalized)}", fold=True)
     _print_rule(console, score, intervals=True)
@@ -263,7 +263,7 @@ def print_means(
     unjudged: int = 0,
     per_query: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Prints means, with a line `about` them. `unjudged`: queries without judgements, which do not count."""
+    """Prints means of measures, then the line `about`. `unjudged` counts queries that have no judgements."""
     show(console, ("measure", "mean"), [(name, four_digits(mean)) for name, mean in means.items()])
     say(console, about, fold=True)
     if unjudged:
@@ -286,7 +286,7 @@ def print_measures(console: Console, title: str, lead: str, measures: Sequence[M
 
 
 def _print_rule(console: Console, found: RuleScore, intervals: bool) -> None:
-    """Prints the score by a rule. `intervals`: print them here; a run has them in its table of measures."""
+    """Prints the score by a rule. `intervals` also prints intervals; a run prints them in another table."""
     # Seven columns fit 80 characters, the width of a log, with 28 left for the name of a slice.
     parts = [("this run", found.score)]
     parts += [(f'always "{answer}"', s) for answer, s in found.controls.items()]
@@ -322,7 +322,8 @@ LOCKS = {
 
 
 def print_step_check(console: Console, found: StepCheck) -> None:
-    """Prints the laws that a step keeps, its declarations, and the comparison with its lock."""
+    """Prints the check of a step: which laws (required properties) it keeps, its declarations, and whether
+    its output is the one that its lock records."""
     say(console, f"{found.step}, a {found.half} step, version {found.version}", style="bold", fold=True)
     laws = [(c.law, "yes" if c.holds else "no", c.detail) for c in found.laws]
     show(console, ("law", "holds", "found"), laws)

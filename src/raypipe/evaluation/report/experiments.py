@@ -1,4 +1,4 @@
-"""Fits and sweeps on a console. Text from data is printed literally."""
+"""Console output of fits and sweeps. Text from data is printed literally."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEATURES_SHOWN = 8  # largest effects first; the fit's .json has all
 
 
 def print_fit(console: Console, found: DecideFitReport | FuseFitReport) -> None:
-    """Prints a fit of `decide` or `fuse`; the scores on the unseen half come first."""
+    """Prints a fit of `decide` or `fuse`. The scores on the unseen half come first."""
     heads: tuple[str, ...]
     if isinstance(found, DecideFitReport):
         step, left, heads, rows = "decide", found.not_scored, DECIDE, list[list[str]]()
@@ -79,7 +79,7 @@ NAMED = 4  # steps named in one line
 
 
 def print_points(console: Console, plans: Sequence[PlannedPoint]) -> None:
-    """Prints the expected cost of each point. Steps shared by several points count at the first of them."""
+    """Prints the expected cost of each point. A step that points share counts only at the first of them."""
     tokens = any(p.estimate.tokens is None or any(p.estimate.tokens) for p in plans)
     priced = any(p.estimate.usd is not None for p in plans)
     heads = ["point", "calls", "at most", *["tokens"] * tokens, "hours", *["usd"] * priced]
@@ -95,7 +95,7 @@ def print_points(console: Console, plans: Sequence[PlannedPoint]) -> None:
 
 
 def print_sweep(console: Console, sweep: Sweep, plans: Sequence[PlannedPoint]) -> None:
-    """Prints the table of a sweep, planned next to actual cost, and a sentence about the winner."""
+    """Prints the table of a sweep, with planned and actual cost, and a sentence about the best point."""
     heads = ["point", sweep.measure, "difference", "95 % interval", "p", "verdict", "calls a question"]
     tokens, priced = (any(getattr(p.cost, n) for p in sweep.points) for n in ("tokens", "usd"))
     heads += ["planned", "new calls", *["planned", "new tokens"] * tokens, "planned", "took"]
@@ -124,7 +124,7 @@ def print_sweep(console: Console, sweep: Sweep, plans: Sequence[PlannedPoint]) -
 
 
 def _conclusion(sweep: Sweep) -> str:
-    """Returns a sentence about the winner and its score on unseen questions."""
+    """Returns a sentence about the best point and its score on unseen questions."""
     best = f"best: {sweep.winner}"
     if not sweep.unseen:
         return f"{best}. No question is left that the sweep did not see: --sample N leaves some"

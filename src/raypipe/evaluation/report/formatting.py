@@ -1,6 +1,6 @@
-"""Numbers, costs and ranges formatted for people, and the choice of slices to show. Pure functions.
+"""Formats of numbers, costs and ranges for people, and the choice of slices to show. Pure functions.
 
-An unknown value is called unknown: without a price the money is "no price", never 0.
+An unknown value is never shown as 0. Without a price, for example, a cost is "no price".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = 12  # values of a shown label: CRAG's labels have at most 8; run.json has
 
 
 def fit_lines(record: Run) -> list[str]:
-    """Returns lines about questions that a fit has seen, and a line with the mean on unseen questions."""
+    """Returns lines on how many questions a fit has seen, and a line with the mean on unseen questions."""
     lines = [
         f"seen: {f.seen} of {f.of} questions were among the {f.n} that {f.step} was fitted on "
         f"({f.split}): their scores are too good"
@@ -117,15 +117,15 @@ L = TypeVar("L", bound=Labelled)
 
 
 def told_apart(slices: Sequence[L]) -> tuple[list[L], dict[str, int]]:
-    """Returns the slices to show, and the omitted labels with their numbers of values. Omits a label with one
-    value, which adds nothing to the total, and a label with more than MOST values, which hides the others."""
+    """Chooses the slices to show. Also returns the omitted labels with their numbers of values. Omits a label
+    with one value, which adds nothing to the total, and one with over MOST values, which hides the others."""
     sizes = Counter(s.label for s in slices)
     shown = {label for label, values in sizes.items() if 1 < values <= MOST}
     return [s for s in slices if s.label in shown], {k: n for k, n in sizes.items() if k not in shown}
 
 
 def or_unscored(form: Callable[[float], str]) -> Callable[[float | None], str]:
-    """Extends a format of numbers to None, which means that nothing was scored."""
+    """Extends `form`, a format of numbers, to None, which becomes "not scored"."""
     return lambda value: "not scored" if value is None else form(value)
 
 
@@ -136,7 +136,7 @@ share = or_unscored(lambda value: f"{100 * value:.1f} %")
 
 
 def ends(interval: Sequence[float] | None, said: Callable[[float], str] = measured, unknown: str = "") -> str:
-    """Formats an interval; `unknown` stands for None."""
+    """Formats an interval by its two ends. Returns `unknown` if the interval is None."""
     return unknown if interval is None else f"{said(interval[0])} to {said(interval[1])}"
 
 
@@ -195,7 +195,7 @@ def usd(found: Sequence[float] | float | None) -> str:
 
 
 def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = " to ") -> str:
-    """Formats a range, each end by `said`. Ends that format alike give one number; None gives UNKNOWN."""
+    """Formats a range by formatting each end with `said`. Two equal texts become one. None gives UNKNOWN."""
     if found is None or None in found:
         return UNKNOWN
     low, high = map(said, found)
@@ -203,7 +203,7 @@ def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = "
 
 
 def cost_line(cost: Estimate, unpriced: Sequence[str]) -> str:
-    """Formats a plan's expected cost in a line. `unpriced`: models without a price."""
+    """Formats a plan's expected cost in a line. `unpriced` are the models without a price."""
     parts = [f"hours on the clock {hours(cost.hours)}"]
     for name, found, said in (("GPU-hours", cost.gpu_hours, _gpu), ("tokens", cost.tokens, ranged)):
         if found is None or any(found):

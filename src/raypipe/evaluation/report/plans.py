@@ -1,4 +1,4 @@
-"""Plans, explanations of rows, and changes between runs on a console."""
+"""Console output of plans, explanations of rows, and changes between runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def plan_sum(plan: Plan) -> str:
 
 
 def _reason(why: str, half: str) -> str:
-    """Returns a plan's reason in words. `row`: the last finished run lacked this question or page."""
+    """Returns a plan's reason in words. For `row`, the last finished run lacked this question or page."""
     new = "new question" if half == "question" else "new page"
     return {"row": new, "kept": "kept by --only-new"}.get(why, why)
 
@@ -80,7 +80,7 @@ def _number(n: float) -> str:
 
 
 def _calls_of(steps: Sequence[StepPlan]) -> str:
-    """Returns the calls of all steps: the expected number, then the bound."""
+    """Returns in words the expected calls of all steps, and the most that they can make."""
     most = sum(s.max_calls for s in steps)
     if all(s.exact or s.max_calls == 0 for s in steps):
         return f"{_number(most)} calls"
@@ -94,7 +94,7 @@ def _calls_of(steps: Sequence[StepPlan]) -> str:
 
 
 def _time(steps: Sequence[StepPlan]) -> str:
-    """Returns the summed seconds of all processes, or the measurement that is missing."""
+    """Returns in words the computing time, summed over all processes, or which steps were never measured."""
     known = [s.cost.seconds for s in steps if s.cost.seconds is not None]
     if not known and steps:
         return (
@@ -108,7 +108,7 @@ def _time(steps: Sequence[StepPlan]) -> str:
 
 
 def _growth(steps: Sequence[StepPlan]) -> str:
-    """Returns the bytes that the eval adds to the store, without parsed texts, whose sizes are not known."""
+    """Returns in words how much the eval adds to the store. Parsed texts, of unknown size, do not count."""
     least, most = (sum(s.cost.nbytes[i] for s in steps) for i in (0, 1))
     if most == 0 and not any(s.max_calls for s in steps):
         return "the store does not grow"
@@ -122,7 +122,7 @@ def _growth(steps: Sequence[StepPlan]) -> str:
 
 
 def print_placement(console: Console, cluster: str, about: str, pools: Sequence[Placement]) -> None:
-    """Prints the machines of each pool of a plan, and the memory it needs there."""
+    """Prints how many processes each pool of a plan has, on which device, and the memory that they need."""
     say(console, f"on {cluster} ({about}):", fold=True)
     for p in pools:
         held = f"{p.cpus:g} CPU" + (f" and {p.device}" if p.gpus else "")
@@ -255,7 +255,7 @@ def _print_differences(console: Console, differences: Sequence[Difference]) -> N
 
 
 def _difference(d: Difference) -> list[str]:
-    """Returns a difference's lines; if it has none, one line with the values before and after."""
+    """Returns the lines that a difference has, or else one line with the values before and after."""
     if d.lines:
         return list(d.lines)
     before, after = cut(d.before, 60), cut(d.after, 60)

@@ -38,8 +38,8 @@ def segments(counts: Mapping[str, int]) -> list[tuple[str, int, float, float]]:
 
 
 def histogram(values: Sequence[float], of: MeasureSummary | None) -> list[tuple[float, int, float]]:
-    """Returns the bins of a measure's range: lower end, number of values, height. The last bin includes its
-    upper end. Returns [] without a measure, or if at most FEW values are distinct.
+    """Sorts values into bins of a measure's range. Returns each bin's lower end, number of values and height.
+    The last bin includes its upper end. Returns [] without a measure, or if at most FEW values are distinct.
 
     >>> lead = MeasureSummary("f1", 0.5, None, 4, 4, 0.0, 1.0)
     >>> [n for _, n, _ in histogram([0, 0.05, 0.5, 1], lead)]

@@ -1,7 +1,7 @@
 """Pages of runs: the report file, and the viewer's pages of one run and of two.
 
 All pages share one template. The report file has tables, plots and a line for each of the first MOST_ROWS
-questions, but no script. A page of the viewer fetches the details of a line when it is opened.
+questions, but no script. If a line is opened on a page of the viewer, the page fetches its details.
 `evaluation.compare` and `paired` compare two runs; answers are scored elsewhere.
 """
 
@@ -56,19 +56,19 @@ def page(template: str, scripts: Sequence[str], own_host: bool, values: Mapping[
 
 
 def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
-    """Renders the report file. `earlier`: the run to compare with. Raises DataError without a table."""
+    """Renders the report file. `earlier` is a run to compare with. Raises DataError if a table is missing."""
     return page("run.html", (), False, _values(folder, record, earlier, None))[0]
 
 
 def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels) -> tuple[str, str]:
-    """Renders the viewer's page of a run and its security policy. Raises DataError without a table."""
+    """Renders the viewer's page of a run, and its security policy. Raises DataError without a table."""
     return page("run.html", SCRIPTS, True, _values(folder, record, earlier, labels))
 
 
 def _values(
     folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels | None
 ) -> dict[str, Any]:
-    """Returns the template's values for a run. `labels`: people's; None: the report file, without them."""
+    """Returns a run's values for the template. `labels` None is for the report file, which has no labels."""
     with closing(RunTable(folder.results, record.run)) as run:
         ids = run.ids if labels else run.ids[:MOST_ROWS]
         lines = [line_of(run.line(id), record.lead or "score", labels) for id in ids]
@@ -120,7 +120,7 @@ def _values(
 def _questions(
     lines: Sequence[QuestionLine], questions: int, known: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the list of questions for the template. `known`: data for a script; None: no script."""
+    """Returns the list of questions for the template. `known` is data for a script; None: no script."""
     pair = known is not None and known["pair"]
     return {
         "served": known is not None,
@@ -134,7 +134,7 @@ def _questions(
 
 
 def moment(seconds: float) -> str:
-    """Formats a time in UTC. `seconds`: since the epoch."""
+    """Formats a time in UTC. `seconds` counts from the epoch."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
@@ -151,7 +151,7 @@ class OpenPair:
     group: str | None  # label that groups dependent questions; None: each by itself
 
     def difference(self, rows: Sequence[int]) -> PairedDifference:
-        """Compares the runs over these lines. Raises DataError if no line has a value."""
+        """Compares the runs over the lines at these indexes. Raises DataError if none of them has a value."""
         chosen = [self.lines[i] for i in rows if 0 <= i < len(self.lines)]
         chosen = [line for line in chosen if "value" in line.numbers]
         if not chosen:
@@ -161,7 +161,7 @@ class OpenPair:
 
 
 def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPair:
-    """Joins two runs. Raises DataError if a folder has no table, and if the runs have no common question."""
+    """Joins two runs by question id. Raises DataError for a missing table, or without a common question."""
     folders, records = (one[0], two[0]), (one[1], two[1])
     lead = records[0].lead or "score"
     spans = {m.measure: m.high - m.low for m in records[0].measures}
@@ -179,7 +179,7 @@ def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPai
 
 
 def pair_page(pair: OpenPair) -> tuple[str, str]:
-    """Renders the viewer's page of two runs; if `compare` refuses them, with the reason."""
+    """Renders the viewer's page of two runs. If `compare` refuses them, the page has the reason."""
     lines, (before, after), (a, b) = pair.lines, pair.records, pair.tables
     names, runs = [m.title for m in pair.records], [m.run[:8] for m in pair.records]
     values = _questions(lines, len(lines), facts(lines, runs, pair.measure))

@@ -1,4 +1,4 @@
-"""Questions on a page: lines with facets to filter by and numbers to sort by, and full rows."""
+"""Questions on a page: as lines, which have facets to filter by and numbers to sort by, or as full rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
 
 @dataclass(frozen=True, slots=True)
 class QuestionLine:
-    """Line of a question on a page: of one run, or of two compared runs."""
+    """Line of a question on a page of one run, or of two compared runs."""
 
     id: str
     question: str
@@ -47,7 +47,8 @@ class QuestionLine:
 
 
 def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> QuestionLine:
-    """Returns a question's line for a page of one run. `labels` None: the page takes no labels."""
+    """Returns a question's line for a page of one run. `lead` is the measure of the line's value. `labels` is
+    None if the page takes no labels."""
     measures, state = row["measures"] or {}, state_of(row)
     scored = ", ".join(f"{k} {v:.2f}" for k, v in list(measures.items())[:3])
     scored = row["reason"].replace("_", " ") if row["reason"] else scored
@@ -83,7 +84,7 @@ def state_of(row: Mapping[str, Any]) -> str:
 
 
 def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> QuestionLine:
-    """Returns a question's line for a page of two runs. Its values are those of `measure`."""
+    """Returns a question's line for a page of two runs. Its numbers are values of `measure`."""
     one, two = ((r["measures"] or {}).get(measure) for r in (a, b))
     gain = None if one is None or two is None else two - one
     states = state_of(a), state_of(b)
@@ -107,7 +108,7 @@ def changed_first(line: QuestionLine) -> tuple[float, bool]:
 
 
 def expected(row: Mapping[str, Any]) -> str:
-    """Returns the gold answers, or the relevant documents with their grades, best first."""
+    """Returns in one text the gold answers, or else the relevant documents with their grades, best first."""
     best = sorted((row["grades"] or {}).items(), key=lambda d: (-d[1], d[0]))
     return " / ".join(row["golds"] or [f"{document} ({grade})" for document, grade in best if grade > 0])
 
@@ -128,9 +129,9 @@ def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels: str = "") -> dict[str, Any]:
-    """Returns the lines as columns for the page's script. `runs`: names of one run or of two. `lead`: measure
-    of the lines' values. `labels`: file for people's labels; "": the page takes none. Omits facets without a
-    choice, or with over MOST_VALUES values, except those in LINKED."""
+    """Returns the lines as columns for the page's script. `runs` are the names of one run or of two. `lead`
+    is the measure of the lines' values. `labels` is the file for people's labels; "" if the page takes none.
+    Leaves out facets with one value, or with over MOST_VALUES values, except those in LINKED."""
     names = list(dict.fromkeys(name for line in lines for name in line.facets))
     if labels:
         names = [*(n for n in names if n != "person"), "person"]
@@ -167,7 +168,7 @@ LINKED = ("verdict", "person", "lost", "A", "B", "lost in A", "lost in B")
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Counts of questions by their state in one run and in the other."""
+    """Counts of questions by a facet of one run and a facet of the other, such as their verdicts."""
 
     title: str
     columns: list[str]
@@ -175,7 +176,7 @@ class Matrix:
 
 
 def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -> Matrix | None:
-    """Counts questions by two facets. Returns None if no question has both."""
+    """Counts questions by the values of two facets. Returns None if no question has both facets."""
     both = (line.facets for line in lines if {before, after} <= line.facets.keys())
     counts = Counter((facets[before], facets[after]) for facets in both)
     if not counts:
@@ -189,7 +190,7 @@ def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -
 
 
 def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
-    """Breaks a row's passages into lines. Returns the row unchanged if its store cannot be read."""
+    """Breaks the texts of a row's passages into lines. Returns `row` itself if its store cannot be read."""
     hits = [h for h in row["hits"] if h["text"] is not None]
     try:
         table = description(record.recipe).texts_table
@@ -228,7 +229,7 @@ OF_LINES = (
 
 
 class RunTable:
-    """Rows of a finished run's table by question id. Reads a row group at a time."""
+    """Access to the rows of a finished run's table by question id. It reads one row group at a time."""
 
     def __init__(self, path: Path, run: str) -> None:
         """Opens the table and reads its ids. Raises DataError if the file is not the table of this run."""

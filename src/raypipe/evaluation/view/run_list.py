@@ -1,7 +1,6 @@
-"""List of finished runs from local folders, folders of an object store, and a store's records.
+"""List of finished runs for `raypipe view`, from local folders, an object store, and a raypipe store.
 
-Only the runs' records are read, not their results. A record in a folder is read again only if its file
-changes.
+Only the records of runs are read, not their results. A folder's record is read again only if it changes.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRuns:
-    """Runs in an object store: records are copied for the list, other files when a run is opened."""
+    """Runs in an object store. Records are copied for the list, the other files when a run is opened."""
 
     uri: str  # address of a run's folder, or of a folder of runs
     cache: Path  # local folder of the copies
 
     def headers(self) -> Path:
-        """Copies all records, and returns the local folder. Raises DataError if they cannot be read."""
+        """Copies all records to `cache`, and returns this folder. Raises DataError if they cannot be read."""
         name = RunFolder(Path()).record.name
         return download(self.uri, self.cache, lambda below: below.rpartition("/")[2] == name)
 
     def fetch(self, run: Path) -> None:
-        """Copies all files of a run, a folder relative to the copies. Raises DataError if it cannot."""
+        """Copies all files of a run. `run` is its folder in `cache`. Raises DataError if this fails."""
         folder = "" if run == Path() else f"{run.as_posix()}/"
         download(self.uri, self.cache, lambda below: below.startswith(folder))
 
@@ -62,8 +61,8 @@ class RunList:
     """List of the runs in some folders and in a store."""
 
     def __init__(self, places: Sequence[Path | RemoteRuns], store: Store | None) -> None:
-        """Copies the records of remote runs. `places`: folders of runs, or folders that contain them.
-        `store`: its runs are listed as well; None: no store. Raises DataError if records cannot be read."""
+        """Copies the records of remote runs. `places` are folders of runs, or folders that contain such
+        folders. Runs of a given `store` are listed, too. Raises DataError if records cannot be read."""
         self._places = tuple(p.headers() if isinstance(p, RemoteRuns) else p for p in places)
         both = zip(self._places, places, strict=True)
         self._remote = {copies: p for copies, p in both if isinstance(p, RemoteRuns)}
@@ -75,7 +74,8 @@ class RunList:
         return list(self._by_place()[0])
 
     def whole(self, run: str) -> tuple[RunFolder, Run] | None:
-        """Returns a run with all files local; None if no folder has it. Raises DataError if unreadable."""
+        """Returns a run, after copying its files here if they are remote. Returns None if no folder has the
+        run. Raises DataError if its files cannot be read."""
         found = self._by_place()[0].get(run)
         if found is not None and run not in self._whole:
             for place, remote in self._remote.items():
@@ -85,8 +85,8 @@ class RunList:
         return found
 
     def listed(self) -> tuple[list[RunHeader], int]:
-        """Returns the headers of the runs, the latest first, and the number of unreadable records. Of the
-        store's runs it has the latest MOST."""
+        """Returns the headers of the runs, the latest first, and the number of unreadable records. If the
+        store has more than MOST runs, only its latest MOST are listed."""
         here, unread = self._by_place()
         found: list[tuple[Run, str | None]] = [(m, str(f.path)) for f, m in here.values()]
         if self._store is not None:

@@ -1,7 +1,8 @@
 """HTTP server of `raypipe view`: list of runs, pages of runs, rows of questions, people's labels.
 
-It serves this machine only, one request at a time. A request must name this host: a web page cannot reach the
-viewer through a host name that points here. Labels are taken as JSON from the viewer's own pages.
+The server answers only this machine, one request at a time. It refuses requests to another host name, so a
+web page cannot reach it through a name that points here (DNS rebinding). It takes labels only from its own
+pages, as JSON.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class ViewReply:
 
 
 class Viewer:
-    """Handler of the viewer's requests, with a cache of opened tables."""
+    """Handler of the viewer's requests. It caches opened tables."""
 
     def __init__(self, runs: RunList, labels: Path | None) -> None:
-        """Makes a viewer. `labels`: file for people's labels; None: labels.jsonl in each run's folder."""
+        """Makes a viewer. `labels` is a file for people's labels; None: labels.jsonl in each run's folder."""
         self._runs, self._labels = runs, labels
         self._tables = lru_cache(OPEN)(lambda key: RunTable(key[1], key[0]))
         self._pairs = lru_cache(OPEN // 2)(lambda a, b: open_pair(self._folder(a[0]), self._folder(b[0])))
@@ -98,7 +99,7 @@ class Viewer:
         raise DataError(f"{address}: expected rows, or an id and a label of {', '.join(LABELS)}")
 
     def _list(self, search: str) -> ViewReply:
-        """Returns the page of the runs that match each word of `search`."""
+        """Returns the page that lists the runs that match each word of `search`."""
         headers, unread = self._runs.listed()
         every = [{**asdict(h), "when": moment(h.finished), "live": "live" * h.live} for h in headers]
         words = search.lower().split()
@@ -141,7 +142,7 @@ def _split(address: str) -> SplitResult:
 
 
 def _rows(tables: Iterable[tuple[Run, RunTable]], n: str, ids: Sequence[str]) -> ViewReply:
-    """Returns a question's row in each run. `n`: its index in `ids`, as text. Raises DataError."""
+    """Returns a question's row in each run. Raises DataError if the text `n` is no index in `ids`."""
     number = int(n) if n.isdecimal() and len(n) <= MOST_DIGITS else len(ids)
     if number >= len(ids):
         raise DataError(f"question {n}: expected a number below {len(ids)}")
@@ -164,7 +165,7 @@ PATIENCE = 10.0  # seconds for a request to arrive: a browser on this machine ta
 
 
 class ViewServer(ThreadingHTTPServer):
-    """A server of a viewer on this machine. Port 0 picks a free one."""
+    """Server of a viewer for this machine only. Port 0 picks a free port."""
 
     daemon_threads = True
 

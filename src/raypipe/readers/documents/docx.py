@@ -60,7 +60,7 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Styles:
-    """Styles and numbering of the paragraphs, from the other parts of the docx."""
+    """Styles and numbering of the paragraphs, from the parts of the docx other than its text."""
 
     package: Package
     levels: dict[str, int]  # style -> its level in the outline
@@ -194,8 +194,8 @@ def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
 
 
 def _rows(table: etree._Element, styles: _Styles) -> Iterator[list[str]]:
-    """Yields the texts of each row's cells. Repeats the text of a merged cell in all its rows and columns, if
-    it has at most LABEL characters; in the columns only if the row has other cells."""
+    """Yields the texts of the cells of each row. The text of a merged cell is repeated in all rows and
+    columns of the cell if it has at most LABEL characters; in the columns only if the row has other cells."""
     above: dict[int, str] = {}  # column -> text of the merged cell over it
     inside = replace(styles, levels={}, titles=set())  # paragraphs in cells are neither headings nor titles
     for row in _below(table, f"{W}tr"):
@@ -227,7 +227,7 @@ def _count(element: etree._Element, path: str) -> int:
 
 
 def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[str]:
-    """Yields a paragraph's shown text. Adds its text boxes, which have paragraphs themselves, to `boxes`."""
+    """Yields a paragraph's shown text. Adds its text boxes to `boxes`, since they contain paragraphs."""
     for child in _shown(element):
         tag = child.tag
         vanish = child.find(f"{W}rPr/{W}vanish") if tag == f"{W}r" else None
@@ -250,7 +250,7 @@ def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[st
 
 
 def _shown(element: etree._Element) -> Iterator[etree._Element]:
-    """Yields the child elements; of an AlternateContent those of its first Choice or its Fallback."""
+    """Yields the child elements; for an AlternateContent, those of its first Choice, else its Fallback."""
     for child in element:
         if not isinstance(child.tag, str):
             continue

@@ -1,9 +1,9 @@
 """Parts of a docx other than its text: relations, styles, and the numbers of paragraphs.
 
-Parts are found as Word finds them, by the relations of the package and of its parts. Their names differ
+Parts are found as Word finds them, by the relations of the package and of its parts, since their names differ
 between programs ("word/document2.xml", "Word\\Document.xml"). Paragraphs are numbered as Word counts them. A
-list is an abstractNum of numbering.xml, with up to nine levels. Paragraphs name a num, which refers to a list
-and may restart levels. Bullets have no number. Formats that `formatted` does not support are shown in digits.
+list is an abstractNum of numbering.xml, with up to nine levels. A paragraph names a num; a num refers to a
+list and may restart its levels. Bullets have no number. Formats unknown to `formatted` become digits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Package:
         return self._archive.open(self._names[_plain(part)])
 
     def part(self, kind: str) -> str | None:
-        """Returns the name of the main part's part of a kind (styles, footnotes, ...), or None."""
+        """Returns the name of the main part's related part of a kind (styles, footnotes, ...), or None."""
         usual = posixpath.join(posixpath.dirname(self.main), f"{kind}.xml")
         related = (r.target for r in self.relations(self.main).values() if r.kind == kind)
         return next((part for part in (*related, usual) if part in self), None)
@@ -110,8 +110,8 @@ class Package:
         return next((" ".join((e.text or "").split()) for e in self.elements(part, f"{DC}title")), "")
 
     def styles(self) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
-        """Returns style -> outline level, the styles of titles, and style -> (num, level) of a list. A style
-        inherits its outline level and list from the style that it is based on."""
+        """Returns three values: each style's outline level, the styles of titles, and each style's list as
+        (num, level). A style inherits its outline level and list from the style that it is based on."""
         own: dict[str, int] = {}
         base: dict[str, str] = {}
         titles = set[str]()

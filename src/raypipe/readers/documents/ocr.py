@@ -1,8 +1,8 @@
 """Text recognition in the child process with limits: the text of an image, with its confidence.
 
 `rapidocr` is used if it is installed (the extra `ocr`; its wheel contains the models), else the program
-`tesseract` if it is on PATH. Without them images have no text. Both take pixels and return pieces, which are
-lines or parts of lines; `page_layout` finds tables among them. This module reads image files, but no PDFs.
+`tesseract` if it is on PATH. Without either of them, images have no text. Both take pixels and return pieces:
+lines or parts of lines. `page_layout` finds tables among them. This module reads images, no PDFs.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def no_text() -> str:
 
 
 def scale(width: float, height: float) -> float:
-    """Returns the factor that scales an image to PIXELS."""
+    """Returns the factor that scales both sides of an image so that it has PIXELS pixels."""
     return math.sqrt(PIXELS / max(width * height, 1.0))
 
 
 def read(pixels: np.ndarray) -> dict[str, Any]:
-    """Reads the text of an image and its mean confidence per character. The result's `scan` is True if no
-    text was read from an image that is not blank. `pixels`: (height, width, 3) uint8, blue first."""
+    """Reads an image. `pixels` is (height, width, 3) uint8, blue first. Returns its `text`, the mean
+    `confidence` per character, and `scan`: True if no text was read although the image is not blank."""
     found = _by_rapidocr(pixels) if engine().startswith("rapidocr") else _by_tesseract(pixels)
     kept = [piece for piece in found if piece.confidence >= LEAST]
     lines = [[kept[i] for i in line] for line in lines_of([p.box for p in kept], range(len(kept)), back=3)]
@@ -105,7 +105,8 @@ def _rapidocr() -> Any:
 
 
 def _by_rapidocr(pixels: np.ndarray) -> list[TextPiece]:
-    """Reads the pieces of an image with level, vertical, slanted or inverted lines, as if it were upright."""
+    """Reads the pieces of an image whose lines may be level, vertical, slanted or upside down. Returns boxes
+    as they would be in an image with upright, level lines."""
     corners, texts, sure = _looked_at(pixels)
     tall = np.ptp(corners[:, :, 1], axis=1) > np.ptp(corners[:, :, 0], axis=1)
     chars = np.array([len(text) for text in texts])
@@ -125,7 +126,7 @@ def _by_rapidocr(pixels: np.ndarray) -> list[TextPiece]:
 
 
 def _looked_at(pixels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...], tuple[float, ...]]:
-    """Returns corners (float, (pieces, 4, 2) as x and y), texts and confidences of the pieces."""
+    """Runs rapidocr. Returns the pieces' corners (pieces, 4, 2) float as x and y, texts and confidences."""
     found = _rapidocr()(pixels, use_det=True, use_cls=True, use_rec=True)
     if not len(found):
         return np.zeros((0, 4, 2)), (), ()
@@ -133,7 +134,7 @@ def _looked_at(pixels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...], tuple[f
 
 
 def _on_its_head(pixels: np.ndarray, corners: np.ndarray) -> bool:
-    """Returns whether more than half of the LONGEST longest lines are upside down."""
+    """Returns whether more than half of the longest lines are upside down. Examines LONGEST lines at most."""
     wide = np.argsort(-np.ptp(corners[:, :, 0], axis=1), kind="stable")[:LONGEST]
     turned = 0
     for piece in corners[wide]:
@@ -168,7 +169,7 @@ def _ppm(pixels: np.ndarray) -> bytes:
 
 
 def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
-    """Reads the pieces of an image, turned upright: words of a line without a wide space between them."""
+    """Turns an image upright and reads its pieces: runs of words of a line without a wide space."""
     with suppress(OSError):  # raised if the image has too few letters to detect its rotation
         output = _tesseract("stdin", "stdout", "--psm", "0", image=_ppm(pixels))
         rotation = re.search(r"Rotate: (\d{1,3})", output)

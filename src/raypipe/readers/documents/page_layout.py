@@ -1,12 +1,12 @@
 """Layout of a page: orders columns of prose and formats tables, by the positions of the page's words.
 
-A box is the rectangle of consecutive words of a line. A row of a table becomes `| Weight | 17 kg |`, with a
-cell for each column. All functions are pure. The reader's identity covers their results: with each change,
+A box is the rectangle around consecutive words of a line. A row of a table becomes `| Weight | 17 kg |`, with
+a cell for each column. All functions are pure. The reader's identity covers their results: with each change,
 raise READER in `reader`.
 
 PDFium returns text in the order of the content stream, which nearly all producers write in reading order. A
-page is only sorted if this order jumps to and fro between two full columns. This raised the share of markers
-in order from .46 to 1.00, with no false repair on 95 pages.
+page is only sorted if its text jumps to and fro between two full columns. In a test, sorting raised the share
+of markers in the right order from .46 to 1.00, and none of 95 pages was sorted wrongly.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def laid_out(
     rules: tuple[Sequence[Rule], Sequence[Rule]] = ((), ()),
     gap: float = GAP,
 ) -> tuple[str, bool]:
-    """Formats a page's tables as rows; if none has ruled lines, may sort the text by columns instead. Returns
-    the text and whether it was sorted. `said`: box number -> text. `rules`: ruled lines across and down."""
+    """Formats a page's tables as rows, or sorts its text by columns if no table has ruled lines. Returns the
+    text and whether it was sorted. `said` returns a box's text, given its number. `rules` are the ruled lines
+    across and down the page."""
 
     @cache
     def words(i: int) -> str:
@@ -49,9 +50,9 @@ def laid_out(
 
 
 def with_rows(text: str, count: int, words: Words, rows: Sequence[Row]) -> str:
-    """Replaces the words of table rows by formatted rows. A row stands at the line of its first box.
+    """Replaces the words of table rows by formatted rows. A row is put at the line of its first box.
 
-    `count`: number of boxes on the page; they are in the order of the text.
+    `count` is the number of boxes on the page, which are in the order of the text.
 
     >>> says = ["Weight", "17 kg", "It is new."]
     >>> with_rows("Weight 17 kg\\r\\nIt is new.", 3, says.__getitem__, [Row((0, 1), ("Weight", "17 kg"))])
@@ -74,8 +75,8 @@ def with_rows(text: str, count: int, words: Words, rows: Sequence[Row]) -> str:
 
 
 def _boxes_of(key: str, at: int, count: int, words: Words) -> tuple[int, int]:
-    """Returns the range of boxes, from `at` on, whose text is `key`, a line without white space. The range is
-    empty if none of the next SKIPPED boxes begins such a line."""
+    """Finds the boxes whose texts give the line `key`, which has no white space. Returns (first, stop). The
+    first box must be among the SKIPPED boxes from `at` on; (at, at) means that none fits."""
     for first in range(at, min(at + SKIPPED, count) if key else at):
         said, last = "", first
         while last < count and len(said) < len(key):

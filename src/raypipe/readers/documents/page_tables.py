@@ -1,9 +1,10 @@
 """Tables of a page with white space between their columns (`ruled_tables` reads tables with ruled lines).
 
-A box is the rectangle of consecutive words of a line, in points or a scan's pixels, y upwards. A cell holds
-the boxes of no, one or several lines. Boxes are in the order of the file or of text recognition. A heading
-over several columns is part of each column's name. Prose in columns, code and lists are no tables. All
-functions are pure. The reader's identity covers their results: with each change, raise READER in `reader`.
+A box is the rectangle around consecutive words of a line, in points or a scan's pixels, y upwards. Boxes are
+numbered in the order of the file or of text recognition. A cell is a list of boxes, which may be empty or
+come from several lines. A heading over several columns is part of each column's name. Prose in columns, code
+and lists are no tables. All functions are pure. The reader's identity covers their results: with each change,
+raise READER in `reader`.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Row(NamedTuple):
 
 
 def lines_of(boxes: Sequence[Box], some: Sequence[int], back: int = 1) -> list[list[int]]:
-    """Groups the boxes numbered `some` by line, top to bottom, each line from left to right. A box joins the
-    first of the last `back` lines that is level with it, or begins a line."""
+    """Groups the boxes numbered `some` into lines, top to bottom; a line's boxes go from left to right. A box
+    that is level with one of the last `back` lines joins the first such line, else begins a new line."""
     found: list[list[int]] = []
     for i in sorted(some, key=lambda i: (-boxes[i].top, boxes[i].left)):
         line = next((line for line in found[-back:] if boxes[line[0]].level_with(boxes[i])), None)
@@ -78,8 +79,8 @@ def lines_of(boxes: Sequence[Box], some: Sequence[int], back: int = 1) -> list[l
 
 
 def cells_of(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
-    """Splits a line into cells at white space wider than `gap` times the smaller letter height next to it. A
-    low box, such as a dash, counts with DASH of the line's height."""
+    """Splits a line into cells at white space wider than `gap` times the letter height. This height is that
+    of the smaller box next to the space, but at least DASH of the line's height, since a dash is low."""
     found = [[*line[:1]]] if line else []
     least = DASH * max((boxes[i].height for i in line), default=0.0)
     for i, j in pairwise(line):
@@ -92,8 +93,8 @@ def cells_of(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> lis
 
 
 def headed(rows: list[Row]) -> list[Row]:
-    """Merges heading rows if a heading covers several columns: `2024` under `Sales` becomes `Sales 2024`. A
-    second row with numbers other than years is not merged."""
+    """Merges the top rows while a heading covers several columns: `Sales` above `2024` becomes `Sales 2024`.
+    Stops at a second row that has numbers other than years."""
     while len(rows) > 2 and len(rows[0].cells) == len(rows[1].cells):
         first, second = rows[:2]
         above = _spread(first.cells, second.cells)
@@ -107,8 +108,9 @@ def headed(rows: list[Row]) -> list[Row]:
 
 
 def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Returns the heading above each column, repeated over all columns that it covers. A repeated name begins
-    the columns of the next heading: `A, "", B, ""` over `2023, 2024, 2023, 2024` becomes `A, A, B, B`."""
+    """Returns the heading for each column, given the heading row `above` and the next row, `names`. A heading
+    covers the columns up to the first name that repeats, and is repeated for each of them: `A, "", B, ""`
+    over `2023, 2024, 2023, 2024` becomes `A, A, B, B`."""
     found, counts, group = list(above), Counter(names), list[int]()
     for k, name in enumerate([*names, ""]):
         if k == len(names) or name in [names[i] for i in group]:
@@ -121,8 +123,8 @@ def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: float) -> Iterator[list[Row]]:
-    """Yields the tables among lines that white space splits into cells, in the file's order. A line of a
-    single cell next to a row may continue a cell of that row. Boxes in `taken` end a table."""
+    """Yields the tables whose cells are separated by white space wider than `gap`, in the file's order. A
+    line of a single cell may continue a cell of the row above or below it. Boxes in `taken` end a table."""
     lines: list[list[int]] = []
     for i, box in enumerate(boxes):
         last = boxes[lines[-1][-1]] if lines and lines[-1] else None
@@ -203,8 +205,9 @@ def _over(cell: tuple[float, float], columns: Sequence[tuple[float, float]]) -> 
 def _placed(
     boxes: Sequence[Box], row: Sequence[list[int]], columns: Sequence[tuple[float, float]], spans: bool
 ) -> dict[int, list[int]]:
-    """Maps columns to a row's boxes. Each box goes to the column at its place, or else the nearest. If a box
-    lies over several columns, its whole cell goes to each of them if `spans`, else to the first."""
+    """Assigns a row's boxes to columns: column -> boxes. A box goes to the column at its place, or else to
+    the nearest column. If a box lies over several columns, its whole cell goes to all of these columns if
+    `spans`, else to the first of them."""
     found: dict[int, list[int]] = {}
     for cell in row:
         pieces = [[i] for i in cell]
@@ -226,7 +229,8 @@ def _edges(boxes: Sequence[Box], row: Mapping[int, Sequence[int]]) -> tuple[floa
 
 
 def _is_list(words: Words, rows: Sequence[list[list[int]]]) -> bool:
-    """Returns whether most rows are items of a list or of contents, or the only row a numbered heading."""
+    """Returns whether most rows are items of a list or of a table of contents. Also returns True if the only
+    row is a numbered heading."""
     marks = [words(row[0][-1]) for row in rows]
     items = sum(bool(_ITEM.fullmatch(mark) or LEADER in mark) for mark in marks)
     return 2 * items > len(rows) or (len(rows) == 1 and bool(_SECTION.fullmatch(marks[0])))

@@ -43,7 +43,7 @@ class Joined:
 
 
 def joined(pages: Sequence[str], labels: Sequence[str]) -> Joined:
-    """Joins pages without repeated headers and line-end hyphens; records the span and label of each."""
+    """Joins pages, without repeated headers and line-end hyphens; records each page's span and label."""
     lines = [p.replace("\r\n", "\n").replace("\r", "\n").split("\n") for p in pages]
     kept = _without_headers([[x for x in p if x.strip()] for p in lines], labels)
     texts = ["\n".join(page) for page in kept]
@@ -69,7 +69,7 @@ def with_marks(texts: Sequence[str], labels: Sequence[str]) -> Joined:
 
 
 def table_row(cells: Sequence[str]) -> str:
-    """Formats a row of a table as a line of Markdown, which `text.candidates` parses; "" without any text.
+    """Formats a row of a table as a line of Markdown, which `text.candidates` parses; "" if no cell has text.
 
     >>> table_row(["Weight", "17 kg"])
     '| Weight | 17 kg |'
@@ -78,15 +78,15 @@ def table_row(cells: Sequence[str]) -> str:
 
 
 def storable(text: str) -> str:
-    """Removes control characters except white space, noncharacters, lone surrogates, zero-width characters.
-    The step `parse` removes the same characters, so spans agree with its text."""
+    """Removes noncharacters, lone surrogates, zero-width characters, and control characters that are no white
+    space. The step `parse` removes the same characters, so spans agree with its text."""
     return shown(_UNSTORABLE.sub("", text))
 
 
 def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list[str]]:
     """Drops headers and footers: lines at the edges of half of the pages with text, and of at least three
-    pages. Lines that differ only in the page's number are all dropped. Of equal lines the first is kept.
-    Lines that differ in another number, such as that of an invoice, are no headers."""
+    pages. Such lines are all dropped if they differ only in the page's number; of equal lines the first is
+    kept. Lines that differ in another number, such as that of an invoice, are no headers."""
     edges = ([*page[:EDGE], *page[-EDGE:]] for page in pages)
     seen = Counter(
         key for n, lines in enumerate(edges) for key in set().union(*(_keys(x, n, labels[n]) for x in lines))
@@ -109,10 +109,10 @@ def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list
 
 
 def _keys(line: str, page: int, label: str) -> set[str]:
-    """Returns the keys of a line. Lines of two pages with a common key may be one header. Keys are the line
-    itself, and the line with a page number minus the page's index, because pages may count from any number. A
-    number may be the page's if it follows a word for pages, if the line has no other words, or if it begins
-    or ends a line of enough words."""
+    """Returns the keys of a line; lines of two pages with a common key may be one header. One key is the line
+    itself. For each number that may be the page's, another key is the line with the number minus the page's
+    index, because pages may count from any number. A number may be the page's if it follows a word for pages,
+    if the line has no other words, or if it begins or ends a line of enough words."""
     text = _folded(line).strip(" |")
     words = _LETTERS.findall(text.lower())
     bare = _PAGE_WORDS.issuperset(words)
@@ -139,9 +139,10 @@ def _folded(line: str) -> str:
 def dehyphenated(texts: Sequence[str]) -> list[str]:
     """Resolves hyphens at line ends by the other words of the document.
 
-    If the joined word occurs, the hyphen is dropped. Else it is kept if the compound occurs, or if both
-    halves occur as words. Otherwise it is dropped. Over 12 files this gave 62 wrong tokens. Always dropping
-    the hyphen gave 85, and always keeping it 630."""
+    A hyphen is dropped if the joined word occurs. Else it is kept if the compound or both halves occur as
+    words. Otherwise it is dropped. Over 12 files this gave 62 wrong tokens; always dropping the hyphen gave
+    85, and always keeping it 630.
+    """
     whole = (w for t in texts for w in _WORD.findall(_BREAK.sub("\ufffe", t)) if "\ufffe" not in w)
     known = {w.lower() for w in whole}
     return [_decided(t, known) for t in texts]
@@ -165,7 +166,7 @@ def _decided(text: str, known: Collection[str]) -> str:
 
 
 def _reflowed(text: str) -> str:
-    """Joins the lines of each paragraph. It ends after a short line, `.` or `:`, and at a table's row."""
+    """Joins the lines of each paragraph, which ends after a short line, `.` or `:`, and at a table's row."""
     lines = [" ".join(line.split()) for line in text.split("\n")]
     lengths = sorted(len(line) for line in lines)
     full = lengths[int(0.8 * (len(lengths) - 1))] if lengths else 0

@@ -45,8 +45,8 @@ _open: list[Pdf | Images] = []  # the opened file, or none
 
 
 def answer(request: bytes) -> bytes:
-    """Answers a request with JSON. A request is a command of one byte, then data. The child holds the last
-    opened file. PROBE tests the child by reading a generated PDF of one page."""
+    """Answers a request in the child, with JSON. A request is a command of one byte, then data. The last
+    opened file stays open for later requests. PROBE tests the child by reading a generated PDF."""
     try:
         said = _answer(request[:1], request[1:])
     except UnusableLine as e:

@@ -61,8 +61,8 @@ class FileText:
 def reader_of(kind: str, scans: bool = False) -> str:
     """Returns the identity of the reader of a kind: the kind, our version, and programs that it uses.
 
-    For a PDF, PDFium's build is added; if it has `scans`, also the program that recognises text. For an image
-    and the kind UNREAD both are always added: an unreadable file may be a scan.
+    The identity for PDFs has PDFium's build, and if `scans`, also the program that recognises text. For an
+    image and the kind UNREAD it always has both, because an unreadable file may be a scan.
     """
     if kind not in ("pdf", "image", UNREAD):
         return f"{kind}/{RAISED.get(kind, READER)}"
@@ -72,7 +72,7 @@ def reader_of(kind: str, scans: bool = False) -> str:
 
 
 def reads_as(reader: str) -> bool:
-    """Returns whether `reader` is still the identity of the reader of its kind of file."""
+    """Returns whether a stored identity `reader` equals that of the current reader of the same kind."""
     kind, *parts = reader.split("/")
     return reader == reader_of(kind, len(parts) > 2)
 
@@ -91,7 +91,7 @@ class DocumentReader:
 
     def read(self, name: str, data: bytes) -> FileText:
         """Reads the document in the bytes of a file. Raises UnusableLine if it gives no text (docs/files.md
-        lists the reasons). Raises WorkerBroken if a child process fails on a small correct PDF, too."""
+        lists the reasons). Raises WorkerBroken if a child process fails even on a small correct PDF."""
         kind = file_kind(name, data)
         if kind == "image" and not (ocr.engine() and find_spec("PIL")):
             raise UnusableLine("no_text", ocr.no_text())
@@ -152,7 +152,8 @@ class DocumentReader:
         return replace(found, recognised=recognised, scans=bool(scans))
 
     def _recognise(self, opening: Parts, answers: list[dict[str, Any]], scans: Sequence[int]) -> None:
-        """Replaces the answers about scans by recognised texts or faults. Gives up after too many faults."""
+        """Replaces `answers` about `scans` (page numbers from 0) by recognised texts or faults. After too
+        many faults, the next scans are given up."""
         lost = 0
         for n in scans:
             if lost > self._limits.lost_pages:
@@ -166,8 +167,9 @@ class DocumentReader:
                 answers[n] = {"label": answers[n]["label"], **json.loads(reply)}
 
     def _page_answers(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
-        """Returns each page's text or fault. A page that ends the child loses only its own text. After
-        `until` (monotonic clock), too many lost pages or too many characters, the next pages are given up."""
+        """Returns the text or fault of each of `count` pages. If a page ends the child process, only its text
+        is lost. After the time `until` (monotonic clock), too many lost pages or too many characters, the
+        next pages are given up."""
         answers, limits = list[dict[str, Any]](), self._limits
         lost, chars = 0, 0
         while len(answers) < count:
@@ -245,6 +247,6 @@ def _with_sections(kind: FileKind, title: str, sections: Sequence[Sequence[str]]
 
 
 def read_by(file: Path) -> str | None:
-    """Returns the identity of the reader of a PDF or docx, by its name; None for other files."""
+    """Returns the identity of the reader for a file named as a PDF or docx; None for another name."""
     ending = file.suffix.lower()
     return reader_of(ending.removeprefix("."), scans=True) if ending in MARKED else None

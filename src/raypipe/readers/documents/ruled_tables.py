@@ -88,7 +88,8 @@ class _Grid:
     down: list[Rule]
 
     def rows(self, boxes: Sequence[Box], words: Words) -> list[Row]:
-        """Returns the table's rows that have text; none if the grid frames prose or unruled columns."""
+        """Returns the table's rows that have text. Returns none if the grid is a frame around prose, or
+        around columns without ruled lines."""
         held: dict[tuple[int, int], list[int]] = {}  # (row, column) -> boxes
         for i, box in enumerate(boxes):
             column = bisect_left(self.xs, (box.left + box.right) / 2) - 1

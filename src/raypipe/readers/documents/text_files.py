@@ -27,11 +27,12 @@ _NAMED = re.compile(r"\"?sep=(.)\"?\s*", re.IGNORECASE)
 
 
 def csv_reader(lines: Iterable[str], separators: str, titled: bool = False) -> Any:
-    """Makes a `csv.reader`, which raises csv.Error, and detects its separator.
+    """Makes a strict `csv.reader` of lines and detects its separator. Malformed rows raise csv.Error.
 
-    The separator is the most frequent of `separators` in the first line that is not blank, outside of quotes.
-    Ties go to the earlier in `separators`. A line such as `sep=;` above, as Excel writes it, names another
-    separator, and gives a blank row. If `titled`, the first line is the first with a separator.
+    The separator is the character of `separators` that is most frequent in the first line that is not blank.
+    Quoted text is not counted; if two are equally frequent, the earlier in `separators` wins. If `titled`,
+    lines without any separator are skipped for this. A line such as `sep=;` above, as Excel writes it, names
+    the separator instead; the reader gives a blank row for this line.
     """
     # The library's default is 131,072 characters. The limit is global, so all callers set the same value.
     csv.field_size_limit(LIMITS.line_bytes)
@@ -71,11 +72,12 @@ _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 
 def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
-    """Decodes a file as browsers do, by the WHATWG's labels of encodings; line ends become newlines.
+    """Decodes a file as browsers do, by the WHATWG's labels of encodings. All line ends become newlines.
 
-    A byte order mark decides. Else these are tried: the encoding that the server `named`, the one that an
-    HTML page declares, UTF-8. The first that decodes all characters wins, then the first with few errors,
-    then a named or declared one except UTF-8, then a guess. Raises UnusableLine if browsers refuse it.
+    A byte order mark decides. Without one, three encodings are tried: the one that the server `named`, the
+    one that an HTML page declares, and UTF-8. The first that decodes all characters wins, else the first with
+    few errors. If all have many errors, the named or declared encoding is taken unless it is UTF-8, else a
+    guess. Raises UnusableLine for an encoding that browsers refuse.
     """
     for name, marks in _BOMS.items():
         if data.startswith(marks):
@@ -116,7 +118,8 @@ def html_title(text: str) -> str:
 
 
 def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Splits Markdown into its first heading and (heading, text) of each section; texts include headings."""
+    """Splits Markdown into sections. Returns its first heading, and (heading, text) of each section; a
+    section's text includes its heading."""
     sections: list[tuple[str, list[str]]] = [("", [])]  # (heading, lines) of each section
     fenced = before = ""
     for line in text.split("\n"):
@@ -139,9 +142,9 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
 def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
     """Converts a CSV file to table rows. If there is a header, each cell follows its column's name.
 
-    Lines of one cell above the first row are titles. The first row is the header if its names differ and it
-    is not only data; a later header replaces it (`_heads`). Empty cells are left out. Rows with more cells
-    than the first row are left out, too, and returned as (line, fault). Raises UnusableLine if it is no CSV.
+    Lines of one cell at the start are titles. The next row is the header if its names differ and do not look
+    like data; a later header replaces it (`_heads`). Empty cells are left out. A row with more cells than the
+    first row is left out and returned as (line, fault). Raises UnusableLine if the text is no CSV.
 
     >>> table("part,days\\nIM-60,21\\nIM-90\\n")[0].split("\\n")
     ['| part: IM-60 | days: 21 |', '| part: IM-90 |']
@@ -193,9 +196,9 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
 
 
 def _heads(row: list[str], names: list[str], numeric: bool) -> bool:
-    """Returns whether a row repeats the header `names`, or is another header, for the rows below it. Another
-    header has the same first cell. It has years or a series of numbers, as `names` has, or no number at all
-    in a table of numbers (`numeric`)."""
+    """Returns whether a row is a header for the rows below it: `names` repeated, or another header. Another
+    header has the same first cell as `names`. If it has numbers, they are years or a series, and so are those
+    of `names`. A header without numbers counts only in a table of numbers (`numeric`)."""
     if row[0] != names[0] or len(row) < 2:
         return False
     if row == names:

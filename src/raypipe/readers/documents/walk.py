@@ -34,7 +34,7 @@ _RECORD = re.compile(rb'\A\s*+\{\s*+"format": *+\d')
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """File that a walk found, not opened, or an entry that cannot be read, with the reason."""
+    """File that a walk found and did not open, or an entry that cannot be read, with the reason."""
 
     name: str  # path relative to the folder, with /; bytes that are no UTF-8 are surrogates, as in Python
     path: str  # absolute path under which the file is opened, with links resolved
@@ -46,7 +46,7 @@ class FoundFile:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Size, time and inode. If two states are equal, the file counts as unchanged in between."""
+        """Size, modification time and inode. A file with an equal state counts as unchanged."""
         return self.size, self.mtime_ns, self.inode
 
     @property
@@ -61,9 +61,9 @@ class FoundFile:
 
 
 def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[FoundFile]:
-    """Yields the entries under a folder whose paths match `globs` (see `wanted`), in name order; a file
-    `root` always. Also yields unreadable files and folders, with a `trouble`. Skips hidden names (`.x`), and
-    further links to a file. Raises DataError if `root` is missing."""
+    """Yields the entries below a folder `root` whose paths match `globs` (see `wanted`), in name order. If
+    `root` is a file, yields only this file and ignores `globs`. An entry that cannot be read has a `trouble`.
+    Skips hidden names (`.x`) and further links to a file. Raises DataError if `root` is missing."""
     if not root.exists():
         raise DataError(f"{root}: no such file or folder. Check the path")
     if not root.is_dir():
@@ -84,8 +84,8 @@ def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[F
 
 
 def wanted(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Returns a predicate that tests whether a relative path matches these patterns. `*` matches any text,
-    `/` too. A path must match no pattern after a `!`, and one of the others, if there are any.
+    """Returns a function that tells whether the patterns `globs` match a relative path. `*` matches any text,
+    also `/`. No pattern after a `!` may match, and one of the other patterns must, if there are any.
 
     >>> [wanted(globs)("a/b.pdf") for globs in (["*.pdf"], ["*.pdf", "!a/*"], [])]
     [True, False, True]
@@ -106,9 +106,9 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) -> Iterator[tuple[str, str]]:
-    """Yields (path, relative path) of all visible entries below a folder, in name order. Enters a folder
-    instead of yielding it, except one that holds a run, cannot be listed, is too deep, or is a link that
-    leaves or forms a loop. Only the last part of a path may be a link."""
+    """Yields (path, relative path) of all visible entries below a folder, in name order. Enters a subfolder
+    instead of yielding it. But it yields a subfolder that holds a run, cannot be listed, is too deep, or is a
+    link that leaves `real` or forms a loop. In a yielded path only the last part may be a link."""
     try:
         entries = None if _holds_run(folder) else sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:

@@ -36,8 +36,8 @@ Node: TypeAlias = Mapping[str, float]
 
 
 def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
-    """Returns the vLLM models among these, each once. If there are any, raises ConfError if the cluster file
-    has no engines or a wrong argument for them, and ModelMissing or ConfError if a model could not start."""
+    """Returns the vLLM models among `models`, each once. If there are any, raises ConfError if the cluster
+    file has no engines or a wrong engine argument, and ModelMissing or ConfError if a model cannot start."""
     wanted = list({own_identity(m): m for m in models if m.loader == "vllm"}.values())
     if not wanted:
         return []
@@ -52,10 +52,10 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
 
 
 def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
-    """Returns the workers for a verb on a sized cluster, with the least rows of a task. Verb `index` gets the
-    pools `parse` and `embed`. `engines` True: verb `answer` gets `engines.answer`. Their tasks keep the
-    engines full: a task ends with its last reply, and an engine with few chats takes as long per step as one
-    with many."""
+    """Returns the number of workers for a verb, and the least rows of a task. No `fit` may be left in
+    `cluster`. Verb `index` gets the pools `parse` and `embed`. With `engines`, verb `answer` gets
+    `engines.answer`, and a task has enough rows to keep the engines full. A task ends with its last reply,
+    and an engine with few chats takes as long per step as an engine with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
     if verb == "index":  # enough tasks to keep all workers busy
         return Workers(sum(cluster.pools[both].size for both in ("parse", "embed")), least)
@@ -66,8 +66,8 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
 
 
 def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] | None:
-    """Returns the pools that parse and embed at the same time on a sized cluster. Embedding workers have
-    GPUs; as many workers of pool `parse` as fit join them. Returns None without such GPUs or such room."""
+    """Returns the pools `parse` and `embed` for parsing and embedding at the same time. `embed` keeps its
+    workers, which have GPUs. `parse` gets as many as fit next to them. Returns None without GPUs or room."""
     prepare, embed = cluster.pools["parse"], cluster.pools["embed"]
     if not embed.gpus:
         return None
@@ -92,8 +92,8 @@ def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence
 
 
 def _require_room(name: str, field: str, pool: Pool, engines: Sequence[Node], nodes: Sequence[Node]) -> None:
-    """Raises ClusterTooSmall if the engines, or the pool next to them, have no room. `field`: field of the
-    cluster file to lower, for the message; `engines`: resources of each engine."""
+    """Raises ClusterTooSmall if the engines, or the pool next to them, have no room. `field` names the field
+    of the cluster file that the message advises to lower. `engines` are the resources of each engine."""
     for kind, each in pool.needs.items():
         taken = sum(n[kind] for n in engines)
         need, have = taken + pool.size * each, sum(node.get(kind, 0.0) for node in nodes)
@@ -139,7 +139,7 @@ def _node_sizes(nodes: Sequence[Node]) -> str:
 
 
 def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
-    """Returns the nodes' free resources after placing one actor where most of its kind fit, if any fits."""
+    """Places one actor on the node that holds most actors with such `needs`. Returns the free resources."""
     best = max(range(len(nodes)), key=lambda i: holds(nodes[i], needs), default=None)
     if best is None or not holds(nodes[best], needs):
         return list(nodes)
@@ -158,8 +158,8 @@ def reachable(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
 
 
 def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
-    """Replaces each `fit` in a cluster file by the number that the nodes have room for, but at least 1. So
-    the number may be too large; `preflight` refuses it then. `models`: models that get engines."""
+    """Replaces each `fit` in a cluster file by the number that the nodes have room for, but by 1 if they have
+    none; `preflight` refuses that later. `models` are the models that get engines."""
     pools = {verb: _sized(pool, nodes) for verb, pool in cluster.pools.items()}
     engines = cluster.engines
     if engines is None:
@@ -172,7 +172,7 @@ def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> C
 
 
 def fitting(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
-    """Replaces each `fit` (`sized`). Raises ClusterTooSmall if something could never start on the nodes."""
+    """Replaces each `fit` as `sized` does. Raises ClusterTooSmall if a pool or engine could never start."""
     file = sized(cluster, models, nodes)
     preflight(file.pools, nodes)
     if models and file.engines is not None:
@@ -188,15 +188,15 @@ def this_machine() -> Node:
 
 
 def is_here(cluster: Cluster) -> bool:
-    """Returns whether a cluster file is of one machine, with no more GPUs than this one and no autoscaler:
-    rates measured here then apply to it."""
+    """Returns whether rates measured on this machine apply to a cluster file. The file must have one machine,
+    no more GPUs than this machine, and no autoscaler."""
     alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
     return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
 
 
 def most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:
-    """Returns the most engines per model that leave the workers next to them room, but at least 1. Returns 1
-    also without models, and if Ray reserves nothing for the engines of some model."""
+    """Returns the largest number of engines per model that leaves room for the workers, but at least 1.
+    Returns 1 also without models, and if Ray reserves nothing for the engines of some model."""
     wanted = 1 if engines.answer.actors == FIT else engines.answer.size
     each = 1
     while models and all(any(engines.needs(m).values()) for m in models):

@@ -20,9 +20,9 @@ FEW = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of undone rows: failed or pending. A run may leave undone the share `share` of its rows, or
-    `rows` rows if that is more. In a small run, the share FEW of its rows replaces a larger `rows`. A step
-    may get no reply for `step_share` of its rows, even if other steps answer them. Part of no digest."""
+    """Limits on undone rows: rows that failed or are pending. A run may leave undone the share `share` of its
+    rows, or `rows` rows if that is more. In a small run `rows` counts as the share FEW at most. A step may
+    get no reply for `step_share` of its rows, even if other steps answer the rows. Part of no digest."""
 
     share: float = 0.005  # share of the rows
     rows: int = 10
@@ -35,7 +35,7 @@ class Budget:
             raise ValueError("faults: expected share and step_share of 0 to 1, and rows of at least 0")
 
     def allowed(self, rows: int) -> int:
-        """Returns the number of rows that may be undone, of `rows` rows.
+        """Returns how many of `rows` rows may be undone.
 
         >>> [Budget().allowed(rows) for rows in (1, 6, 20, 100, 200, 2_706)]
         [0, 0, 1, 5, 10, 13]
@@ -128,7 +128,8 @@ class Engines:
 
     @property
     def count(self) -> int:
-        """Number of engines per model that run as long as the job. Raises ValueError if it is `fit`."""
+        """Number of engines per model that run for the whole job. Raises ValueError if `replicas` is
+        `fit`."""
         if isinstance(self.replicas, str):
             raise ValueError("a model has as many engines as fit; capacity.sized says how many")
         return self.replicas.min if isinstance(self.replicas, Replicas) else self.replicas
@@ -165,7 +166,7 @@ class EndpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Time limits for a row. The child process that parses pages has its own (text/html.py)."""
+    """Time limits for a row. The child process that parses pages has further limits (text/html.py)."""
 
     row_timeout_s: float = 120.0  # wall time; a task gets this time for each of its rows
     open_timeout_s: float = 300.0  # added to a task, for its worker to load models
@@ -220,8 +221,8 @@ class Cluster:
         return sum(prices) if len(prices) == len(self.machines) else None
 
     def with_endpoint(self, name: str, url: str, keys: Mapping[str, str]) -> Cluster:
-        """Returns the file with endpoint `name` at `url`. `keys`: environment variables, perhaps with its
-        key."""
+        """Returns the file with endpoint `name` at `url`. `keys` are environment variables. If one is the
+        endpoint's key, the endpoint uses it."""
         key = KEY_VARIABLES[name] if keys.get(KEY_VARIABLES[name]) else ""
         at = replace(self.endpoints.get(name, EndpointEntry(url)), url=url, key_env=key)
         return replace(self, endpoints={**self.endpoints, name: at})

@@ -1,6 +1,6 @@
 """Connection of this process to a Ray that it joins or starts, with retries.
 
-Silences prints of Ray's core that tell nothing new.
+Messages of Ray's core that tell nothing new are not shown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # variables that give Ray's 
 
 
 def carry(recipe: Recipe) -> None:
-    """Sends workers the modules of steps from outside raypipe, which a node then need not have installed."""
+    """Makes Ray send the modules of steps from outside raypipe, so that nodes need not install them."""
     for stage in (*recipe.corpus, *recipe.question):
         if stage.plugin is not None and stage.plugin.package != "raypipe":
             for module in modules_of(stage.plugin):
@@ -43,13 +43,13 @@ def carry(recipe: Recipe) -> None:
 
 
 def connect(address: str, imports: str = "") -> None:
-    """Joins the Ray at `address`, or starts one if it is "local". Does nothing if this process has joined
-    one. Prints a line if the joined Ray has no free CPU. Raises as `join` does, and ConfError if RAY_TMPDIR
-    is too long for a Ray started here. `imports`: a module that processes of a Ray started here import at
-    their start, one process per CPU.
+    """Joins the Ray at `address`, or starts one if it is "local". Does nothing if this process has joined a
+    Ray before. Prints a line if the joined Ray has no free CPU. Raises as `join` does, and ConfError if
+    RAY_TMPDIR is too long for a Ray started here. A Ray started here begins with one process per CPU; each
+    imports the module `imports`.
 
-    A Ray started here has no dashboard, whose ten processes would take two CPU seconds to start, and look at
-    all other processes every few seconds."""
+    A Ray started here has no dashboard. The dashboard's ten processes would take two CPU seconds to start,
+    and look at all other processes every few seconds."""
     if not ray.is_initialized():
         options: dict[str, Any] = {"logging_level": logging.ERROR}
         if address == "local":
@@ -111,8 +111,8 @@ def no_cpu_free(address: str, all_of: Mapping[str, float], free: Mapping[str, fl
 
 
 def _short_folder(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns options with a short folder for a Ray started here, if its default is too long for its sockets.
-    Raises ConfError if the user named the long folder for Ray.
+    """Returns options for a Ray started here. They name a short folder if the default is too long for Ray's
+    sockets. Raises ConfError if the user named the long folder, by RAY_TMPDIR.
 
     >>> _short_folder({"TMPDIR": "/tmp"}), _short_folder({"TMPDIR": "/scratch" * 9})
     ({}, {'_temp_dir': '/tmp/ray'})
@@ -132,8 +132,8 @@ def join(
     **options: Any,
 ) -> None:
     """Calls `ray.init` up to `tries` times, since a Ray that starts or is overloaded may not reply in time.
-    `pause_s`: first pause, which doubles. Raises ConfError after the last try, and ValueError for an option
-    or address that can never be right."""
+    The first pause is `pause_s`; each further pause is twice as long. Raises ConfError after the last try,
+    and ValueError for an option or address that can never be right."""
     backoff = Backoff(tries, pause_s)
     host, colon, port = address.rpartition(":")
     elsewhere = colon and port.isdigit() and "/" not in host

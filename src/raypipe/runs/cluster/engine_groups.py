@@ -1,11 +1,12 @@
 """Engines of a job, and tasks on one pool of workers next to the engines.
 
-A job's first engines get their places together or not at all, and run as long as the job. Further engines
-(`engines.replicas` with `min` and `max`) join and leave meanwhile. Each further engine has its own placement
-group, requested only if the nodes (present ones, or those of an autoscaler) leave the workers their room. A
-dead engine is given up and requested again, but not after MOST_FAILURES failed starts. If another job waits
-for its first engines, all further engines end, so that no two jobs hold half of their needs. A thread of the
-driver does this; workers learn of it from `models.engine_actors`.
+Ray starts all first engines of a job together or none of them, and they run as long as the job. Further
+engines (`engines.replicas` with `min` and `max`) join and leave meanwhile. Each further engine has its own
+placement group. The group is requested only if the nodes (with an autoscaler, the nodes that it can start)
+still have room for the workers. If a further engine dies, another is requested, but not after MOST_FAILURES
+failed starts. All further engines end if another job waits for its first engines; otherwise two jobs could
+each hold half of what they need. A thread of the driver does this; workers learn of it from
+`models.engine_actors`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ log = logging.getLogger("raypipe.engines")
 
 @dataclass(slots=True)
 class _Slot:
-    """A further engine that the job may have, and its state."""
+    """A place for one further engine of the job, and the state of that engine."""
 
     name: str
     needs: engines.Needs
@@ -68,7 +69,7 @@ class Joining:
 
     @contextmanager
     def running(self, room: Callable[[], int]) -> Iterator[None]:
-        """Starts and ends further engines while the block runs. `room` returns how many fit the nodes."""
+        """Starts and ends further engines while the block runs. `room` returns how many fit on the nodes."""
         if not self.slots:
             yield
             return
@@ -166,7 +167,7 @@ class EngineGroup:
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
-        """Makes the group for the vLLM models among these; None: there are none. Raises as `startable`."""
+        """Makes the group for the vLLM models in `models`; None if there are none. Raises as `startable`."""
         wanted = {own_identity(m): m for m in startable(cluster, models)}
         if not wanted or (some := cluster.engines) is None:
             return None
@@ -183,8 +184,8 @@ class EngineGroup:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Runs the block once the first engines have loaded, then ends them. Further engines join and
-        leave."""
+        """Runs the block once the first engines have loaded; more join meanwhile. Ends all engines after
+        it."""
         wanted = [(model, name) for model in self.models for name in self.first_engines[own_identity(model)]]
         places = [self.engines.needs(model) for model, _ in wanted]
         with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
@@ -205,7 +206,7 @@ class EngineGroup:
                 yield
 
     def _room(self) -> int:
-        """Returns the number of further engines that present or (with an autoscaler) declared nodes hold."""
+        """Returns how many further engines fit on the nodes (with an autoscaler, on declared nodes)."""
         nodes = self.declared or connection.nodes()
         each = most_engines(self.engines, self.models, nodes) - self.engines.count
         return max(0, each) * len(self.models)
@@ -222,7 +223,7 @@ def run_with_engines(
     limits: Timeouts = LIMITS,
     say_stats: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[TaskResult | HandedBack]:
-    """Runs tasks (`run_tasks`) while the group's engines run. Starts nothing if there are no tasks."""
+    """Runs tasks as `run_tasks` does, with the group's engines. Starts no engine if there are no tasks."""
     if tasks:
         with group.running():
             yield from run_tasks(work, tasks, group.engines.answer, limits, "answer", say_stats)

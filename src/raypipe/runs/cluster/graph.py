@@ -1,9 +1,10 @@
-"""Graph of Ray Data that does work on tables: `Missing`, operators, `Parts`; and all settings of its speed.
+"""Graph of Ray Data that does work on tables: the source `Missing`, operators, and the sink `Parts`.
 
-A part is the rows of one task, and a block holds one part. A block passes whole from operator to operator:
-Ray Data never cuts or joins blocks by size. Operators on CPUs are tasks. Ray Data fuses neighbours with equal
-needs into one, and Ray reuses their processes, so models stay loaded between graphs (`process.HERE`).
-Operators with a GPU are a pool of actors, as are operators with several blocks per process (`in_hand`).
+All settings of the graph's speed are here. A part is the rows of one task, and a block holds one part. A
+block passes whole from operator to operator: Ray Data never cuts or joins blocks by size. Operators on CPUs
+are tasks. Ray Data fuses neighbours with equal needs into one task. Ray reuses the processes of tasks, so
+models stay loaded between graphs (`process.HERE`). An operator with a GPU, or with several blocks per process
+(`in_hand`), is a pool of actors.
 """
 
 from __future__ import annotations
@@ -92,11 +93,11 @@ class Whole:
 
 
 class GraphLeft(Exception):
-    """Exception that ends Ray Data's loop when the driver has left the graph."""
+    """Exception that ends Ray Data's loop after the driver has given up the graph."""
 
 
 class Missing(Datasource):  # type: ignore[misc]  # Ray has no types
-    """Source of the first blocks: one per part, with the ids of its rows, which a worker reads."""
+    """Source of the first blocks, one per part. A worker reads the ids of the part's rows."""
 
     def __init__(self, graph: GraphRun, tasks: Sequence[Task], key: Key) -> None:
         super().__init__()
@@ -132,7 +133,7 @@ class Parts(Datasink[list[str]]):  # type: ignore[misc]
 
 
 class _Operating:
-    """An operator in a process. A subclass carries the name that Ray Data's statistics show."""
+    """Callable that runs an operator in a process. Ray Data's statistics show the name of its subclass."""
 
     def __init__(self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig) -> None:
         self._given = graph, place, operator, worker
@@ -142,7 +143,7 @@ class _Operating:
 
 
 class _Leaving(ExecutionCallback):  # type: ignore[misc]
-    """Callback that ends a graph after its driver has left it (`LEFT`)."""
+    """Callback that ends a graph which its driver has given up (`LEFT`)."""
 
     def on_execution_step(self, executor: Any) -> None:
         if executor._data_context.get_config(NAME) in LEFT:
@@ -150,7 +151,7 @@ class _Leaving(ExecutionCallback):  # type: ignore[misc]
 
 
 def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Pools) -> tuple[Dataset, Parts]:
-    """Builds the graph, without starting it, and its sink."""
+    """Builds the graph and its sink. Does not start the graph."""
     operators, parts = list(work.operators()), len(tasks)
     first = pools[operators[0].pool]
     apart = first.gpus or operators[0].in_hand
@@ -169,7 +170,7 @@ def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Po
 
 
 def _not_left(record: logging.LogRecord) -> bool:
-    """Filters Ray's reports of exceptions: False while a left graph ends, which reports `GraphLeft`."""
+    """Returns False while a graph that was given up ends, so that Ray's report of `GraphLeft` is dropped."""
     return not LEFT
 
 

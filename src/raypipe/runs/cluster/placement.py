@@ -67,10 +67,10 @@ class Placement:
 
 
 def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
-    """Lowers the workers per GPU if the engines on that GPU leave too little memory for them. Each worker of
-    `engines.answer` holds all embedders and rerankers among `asked`, the models of the question half. If not
-    even one worker fits next to the engines, `gpu_memory_utilization` is lowered, too. A file without
-    engines, or with workers on CPUs, is returned unchanged, and any file if `asked` has no vLLM model."""
+    """Lowers the number of workers per GPU if engines on the same GPU leave too little memory for the
+    workers. Each worker of `engines.answer` holds all embedders and rerankers among `asked`, the models of
+    the question steps. If not even one worker fits, `gpu_memory_utilization` is lowered, too. Returns the
+    cluster unchanged if it has no engines or its workers have no GPU, and if `asked` has no vLLM model."""
     engines, own = cluster.engines, _engined(asked)
     if engines is None or not own or not engines.answer.gpus:
         return cluster
@@ -91,9 +91,10 @@ def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
 
 
 def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placement]:
-    """Returns the pools and engines that a run uses on a sized cluster. `embedders`: models of the corpus
-    half; each worker of pool `embed` holds all of them. `asked`: models that the question half calls. A model
-    without files counts by the size in models.yaml; without such a size only the note names it."""
+    """Returns the pools and engines that a run uses. Each `fit` in `cluster` must be a number. `embedders`
+    are those of the corpus steps; each worker of pool `embed` holds all of them. `asked` are models that
+    question steps call. A model without files counts by its size in models.yaml; without such a size only the
+    note names it."""
     own, encoders = _engined(asked), _encoders(asked)
     placed = [_pool("parse", cluster.pools["parse"], (), cluster)]
     if embedders:
@@ -122,8 +123,8 @@ def _memory_of(models: Sequence[Model]) -> list[MemoryUse]:
 
 
 def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
-    """Counts the engines that share one GPU with workers. Returns their number, and the share of the GPU that
-    Ray reserves for them; (0, 0.0) if engines have whole GPUs or none. `own`: models with engines."""
+    """Returns the number of engines on a GPU that workers use, too, and the share of it that Ray reserves for
+    these engines. Returns (0, 0.0) if engines have whole GPUs or none. `own` are the models with engines."""
     shares = [need for m in own if (need := engines.needs(m)["GPU"]) < 1]
     if not shares or not engines.gpus:
         return 0, 0.0
@@ -134,15 +135,15 @@ def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
 
 
 def _together(pool: Pool, taken: float) -> int:
-    """Returns the number of workers on one GPU, at least 1. `taken`: share that Ray reserves for engines."""
+    """Returns the number of workers on one GPU, at least 1. Ray reserves the share `taken` for engines."""
     return max(1, int((1 - taken) / pool.gpus + 1e-6))
 
 
 def _pool(
     place: str, pool: Pool, models: Sequence[Model], cluster: Cluster, taken: float = 0.0, share: float = 0.0
 ) -> Placement:
-    """Returns the placement of a pool. `taken`: share of a GPU that Ray reserves for engines next to the
-    pool's actors. `share`: share of the GPU's memory that these engines take."""
+    """Returns the placement of a pool. Engines may share a GPU with the pool's actors: `taken` is the share
+    of the GPU that Ray reserves for the engines, `share` is the share of its memory that they take."""
     absent = [m.name for m in models if m.loader not in WEIGHTLESS | REMOTE and model_size(m) is None]
     memory, device = _memory_of(models), "cpu"
     if pool.gpus:
@@ -227,7 +228,7 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
 
 
 def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
-    """Maps each stage to the name of the pool that computes it. `pools`: names of the run's placements."""
+    """Maps each stage to the name of the pool that computes it. `pools` names all placements of the run."""
     answers = "pool engines.answer" if "pool engines.answer" in pools else "pool answer"
     corpus = {c.name: "embed" if table_of(c.step) == "vectors" else "parse" for c in recipe.corpus}
     where = {name: f"pool {pool}" for name, pool in corpus.items()}
@@ -235,5 +236,5 @@ def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
 
 
 def asked_by(recipe: Recipe) -> list[Model]:
-    """Returns the models that a recipe's question steps name, and the language models of its corpus half."""
+    """Returns the models that the question steps name, and the language models that the corpus steps use."""
     return list(dict.fromkeys([*named_by(Model, *(s.step for s in recipe.question)), *recipe.writers()]))

@@ -1,9 +1,10 @@
 """Worker processes: the state that a process keeps between blocks and graphs, and its work on a block.
 
-A part is the rows of one task; a block has the rows of one part, between two operators of a graph. Ray reuses
-the processes of tasks, so a kit stays loaded with its models. An exception of work on a block is not raised:
-the block notes it, or notes that its part is handed back, since its rows are not to blame. If the run must
-end, a record in the store tells the driver and other processes (`GraphRun.halt`).
+A part is the rows of one task; a block holds the rows of one part between two operators of a graph. Ray
+reuses the processes of tasks, so a kit (access to models) stays loaded. If work on a block raises, the
+exception goes no further: the block notes it. A block also notes that its part is handed back, if the part's
+rows are not to blame. If the run must end, a record in the store tells the driver and other processes
+(`GraphRun.halt`).
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ NOTE_S = 1.0  # seconds between two notes of a process on its part; a note takes
 
 
 class Alarm:
-    """Time limits on several concurrent pieces of work; exceeding one ends the process. Nothing in the
-    process can interrupt a library that loops inside its C code, so a kernel timer whose signal has no
-    handler ends it. Its owner sees it die and decides on the work."""
+    """Time limits on concurrent pieces of work; the process ends if one takes too long. Nothing inside a
+    process can interrupt a library that loops in C code. So a kernel timer sends a signal without a handler,
+    which ends the process. The owner of the process sees its death and decides on the work."""
 
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}  # piece -> its deadline on the monotonic clock
@@ -77,7 +78,7 @@ def worker_name() -> str:
 
 
 def notes_of(graph: str) -> str:
-    """Returns the prefix of the keys of a graph's notes in Ray's internal key-value store."""
+    """Returns the prefix of the keys under which Ray's internal key-value store holds a graph's progress."""
     return f"raypipe-in-hand-{graph}-"
 
 
@@ -108,7 +109,7 @@ def _error_text(e: Exception) -> str:
 
 
 def error_of(text: str) -> Exception:
-    """Returns the exception of an `_error_text`; a RuntimeError with the trace if it cannot be rebuilt."""
+    """Returns the exception of an `_error_text`; a RuntimeError with the trace, if it cannot be rebuilt."""
     module, name, message, trace = json.loads(text)
     with suppress(Exception):
         kind = getattr(importlib.import_module(module), name)
@@ -186,8 +187,8 @@ class Process:
     def operate(
         self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig, rows: pa.Table
     ) -> pa.Table:
-        """Runs the operator at `place` of a graph on a block. Returns an ended block unchanged. The first
-        operator skips a block if the run is halted."""
+        """Runs the operator at `place` of a graph on a block. Returns the block unchanged if an earlier
+        operator ended it. The first operator skips the block if the run is halted."""
         block = PartRows.of(rows)
         if block.note.over:
             return rows
@@ -222,8 +223,8 @@ class Process:
     def _do(
         self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows], alone: bool = True
     ) -> PartRows:
-        """Does work on a block within its time limit. An error ends the block and is noted in it. `alone`
-        True: other such work of this process waits, and the progress is noted."""
+        """Does work on a block within its time limit. If the work raises, the block ends with a note of the
+        error. `alone` True: no other such work of this process runs meanwhile, and the progress is noted."""
         if self._broken:
             os._exit(1)  # Ray starts another process and sends it this block again
         try:
@@ -243,13 +244,13 @@ class Process:
         return done
 
     def _free(self, graph: GraphRun, place: int) -> list[Any]:
-        """Returns unused functions opened at a place of a graph (-1: sinks). Drops those of other graphs."""
+        """Returns idle functions opened at a place of a graph (-1: its sink). Drops those of other graphs."""
         self._opened = {at: it for at, it in self._opened.items() if at[0] == graph.name}
         return self._opened.setdefault((graph.name, place), [])
 
     async def _kit(self, config: WorkerConfig) -> LocalKit:
-        """Returns the kit of a configuration. Keeps open kits of configurations that differ only in threads,
-        since a process of Ray's tasks serves several operators. Closes all other kits."""
+        """Returns the kit of a configuration. Kits of configurations that differ only in threads stay open,
+        because a process of Ray's tasks serves several operators. Closes all other kits."""
         for held, kit in self._kits:
             if held == config:
                 return kit

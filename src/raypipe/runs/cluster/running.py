@@ -1,8 +1,8 @@
-"""Execution of tasks on Ray, as a graph of Ray Data, with retries row by row.
+"""Execution of tasks on Ray, as a graph of Ray Data. Tasks whose processes die are tried row by row.
 
 A stored part (the rows of one task) has a completion record in the store. A thread runs the graph, since
-`write_datasink` blocks; the driver meanwhile reads the records. A part without a record at the end of the
-graph has lost its processes. Its rows are then tried one by one, which finds a row that kills its process.
+`write_datasink` blocks; the driver meanwhile reads the records. If a part has no record when the graph ends,
+its processes have died. Its rows are then tried one by one, which finds a row that kills its process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ DIED = (RayActorError, OutOfMemoryError)  # out of memory: Ray ended the worker,
 
 
 class WorkerDied(RaypipeError):
-    """Repeated death of a task's workers, by the machine or the sum of the rows: no single row explains
-    it."""
+    """Repeated death of a task's workers by the machine or all rows together: no single row explains it."""
 
 
 class TrialWorker:
@@ -48,7 +47,7 @@ class TrialWorker:
         self._run_task: Any = None  # a `RunTask`; None: the work is not opened
 
     async def open(self) -> None:
-        """Opens the work; from then on the time of rows counts. The first row that needs a model loads it."""
+        """Opens the work, before the time of rows counts. The first row that needs a model loads it."""
         if self._run_task is None:
             self._run_task = await self._work.open(self._work.worker.kit(None, worker_name()))
 
@@ -59,9 +58,9 @@ class TrialWorker:
 
 
 def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
-    """Retries a task whose workers died: each row alone, then all rows together without those that ended
-    their worker. Hands the task back if each of several rows ends its worker alone, or if the work does.
-    Raises any error of a worker, and WorkerDied if a worker dies while it opens the work or does the rows
+    """Retries a task whose workers died: each row alone, then together all rows that did not end their
+    worker. Hands the task back if it has several rows and each ends its worker, or if the work hands a row
+    back. Raises errors of workers, and WorkerDied if a worker dies while it opens the work or does rows
     together."""
     worker = ray.remote(TrialWorker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     task = task.with_ids(Store.open(work.worker.store))
@@ -141,9 +140,9 @@ def run(
 
     A part whose process dies is tried TRIES times in all, then row by row. A broken process hands its part
     back and is replaced. Raises any error of an operator; stored parts remain stored. If the caller empties
-    `tasks` and the work has completion records, no more tasks begin, and running ones finish. Closing the
-    generator ends them. If a node is dead and no part finishes any more, another graph does the unfinished
-    tasks with new `pools()`. `say_stats` receives the statistics of each graph that ran to its end."""
+    `tasks` and the work has completion records, no more tasks begin, and running tasks finish. Closing the
+    generator ends running tasks. If a node is dead and no part finishes any more, another graph does the
+    unfinished tasks with new `pools()`. `say_stats` gets the statistics of each graph that ran to its end."""
     left, worker = {task.name: task for task in tasks}, work.worker
     staged: StagedWork = work if isinstance(work, StagedWork) else Whole(work, verb)
     while left and tasks:
@@ -212,8 +211,8 @@ class _Running:
             self._ended.set()
 
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
-        """Yields outcomes of parts as they are recorded, and all outcomes once more at the end. Begins no
-        more parts once the caller empties `wanted`, if the work has completion records."""
+        """Yields the outcomes of parts as they are recorded, and all outcomes again at the end. Once the
+        caller empties `wanted`, no more parts begin, if the work has completion records."""
         halting, pause_s, backoff = False, LOOK_S, self.graph.worker.backoff()
         while not self._ended.wait(pause_s):
             start = time.monotonic()

@@ -1,7 +1,7 @@
 """Operators that answer questions. Each runs a slice: neighbouring stages of a recipe's question steps.
 
     after        rows
-    Missing      one per question: `id`
+    the start    one per question: `id`
     a slice      one per question: its whole state, in the columns of the table `answers`
 
 A slice usually ends before a stage that calls another kind of model (`cut_by_kind`, `cut_for_gpus`). So one
@@ -66,7 +66,7 @@ class AnswersTask:
         return [StageSlice(self, *cut) for cut in cuts(self.recipe.question)]
 
     def memo_of(self, kit: LocalKit) -> StoreMemo:
-        """Returns a process's memo (cache) for this run, which its slices share to repeat no call."""
+        """Returns this process's memo (cache of calls) for this run. All slices in the process share it."""
         if MEMOS.get(kit, ("",))[0] != self.run:
             MEMOS[kit] = self.run, StoreMemo(self.worker.store, self.memo, self.fresh)
         return MEMOS[kit][1]
@@ -75,7 +75,7 @@ class AnswersTask:
         return await in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
 
     async def open_sink(self, process: str) -> Sink:
-        """Opens the sink: the last function of the work, which stores answers and faults."""
+        """Opens the sink, the last function of the work. It stores answers and faults."""
         store = await self.worker.open_store()
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
 
 def cut_for_gpus(stages: Sequence[Stage[Step]]) -> list[Cut]:
     """Cuts stages into at most two slices. The first ends after the last stage with an embedder or reranker,
-    which hold a GPU. The second calls language models; if it would call none, one slice has all stages."""
+    since these hold a GPU. The second calls language models; if it would call none, it joins the first."""
     own = [i for i, stage in enumerate(stages) if _kinds(stage) & {"embedder", "reranker"}]
     end = own[-1] + 1 if own else 0
     if not any("generator" in _kinds(stage) for stage in stages[end:]):
@@ -135,8 +135,8 @@ def _kinds(stage: Stage[Step]) -> set[str]:
 
 
 def _kind(stage: Stage[Step]) -> str:
-    """Returns the kind of model by which a stage is put into a slice: the first that it calls of generator,
-    reranker, embedder. Returns "" if it calls no model, or only for conversations (`of_turns`)."""
+    """Returns the kind of model that decides a stage's slice: the first of generator, reranker and embedder
+    that the stage calls. Returns "" if it calls no model, or only for conversations (`of_turns`)."""
     kinds = set[str]() if of_turns(stage.step) else _kinds(stage)
     return next((k for k in ("generator", "reranker", "embedder") if k in kinds), "")
 
@@ -154,9 +154,9 @@ class StageSlice:
 
     @property
     def in_hand(self) -> int:
-        """Questions in flight, enough to fill the engines or an endpoint's concurrency. 0: each process has
-        one block at a time. It is 0 with GPUs if the slice is not named generate. On CPUs it is 0 unless each
-        stage calls only language models, decides, or is `of_turns`."""
+        """Number of questions in flight that keeps the engines or an endpoint busy. 0: each process has one
+        block at a time. With GPUs, it is 0 unless the slice is named generate. On CPUs, it is 0 unless each
+        stage of the slice calls only language models, decides the answer, or is `of_turns`."""
         worker, stages = self.work.worker, self.work.recipe.question[self.first : self.end]
         if worker.device.startswith("cuda"):
             light = self.name == "generate"
@@ -228,8 +228,8 @@ async def _count_differing(
     replies: Sequence[str],
     count: StageCounters,
 ) -> None:
-    """Runs the slice again for one question after the other, without the memo, and counts differing
-    `replies`. `twice`: questions before and after the first pass."""
+    """Asks questions again, one by one and without the memo. Adds to `count` how many of the replies named in
+    `replies` differ. `twice` has each question as it was before and after the first pass."""
     for before, first in twice:
         [second] = await again([before])
         texts = [(first.replies[name].text, second.replies[name].text) for name in replies]
@@ -250,14 +250,14 @@ def _complete(question: Question) -> bool:
 
 
 def _faults(question: Question) -> tuple[Fault, ...]:
-    """Returns a question's faults, else the transient faults of its replies, else one per omitted stage."""
+    """Returns a question's own faults, else its replies' transient faults, else one per omitted stage."""
     transient = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
     omitted = [Fault(s, "omitted", "a service was unavailable", True) for s in question.degraded]
     return question.faults or tuple(transient) or tuple(omitted)
 
 
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
-    """Makes rows of the table `answers` from (key, row key, answered question). `recipe`: a digest."""
+    """Makes rows of the table `answers` from (key, row key, answered question). `recipe` is a digest."""
     table = arrow.question.table(q for _, _, q in rows)
     ids = {"key": [k for k, _, _ in rows], "recipe": [recipe] * len(rows), "row": [r for _, r, _ in rows]}
     columns = {name: arrow.id_column(of) for name, of in ids.items()}

@@ -34,8 +34,8 @@ class CorpusBuilds:
 
     def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
         """Yields the builds that bring texts, passages and vectors up to date, in order. `streams` returns
-        whether parsing and embedding can run together; None: they cannot. If they can, sources without any
-        rows first take all steps in one pass (`whole`). A killed run is resumed as it began."""
+        whether parsing and embedding can run together; None: they cannot. If they can, sources without a row
+        in any table take all steps in one pass first (`whole`). A killed run is resumed as it began."""
         single = [self.texts(wanted), self.passages(wanted)]
         single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
         if (whole := self.whole(single, wanted)) is not None:
@@ -97,7 +97,7 @@ class CorpusBuilds:
         )
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
-        """Returns the wanted sources with chunks that lack vectors in a table, except dead letters."""
+        """Returns wanted sources that have chunks but lack vectors in a table. Leaves out dead letters."""
         passages = self.store.dataset(self.recipe.passages_table)
         at = rows_id(self.store, self.recipe.passages_table, passages)
         if self.store.has(table):
@@ -107,9 +107,8 @@ class CorpusBuilds:
         return self.missing(table, wanted.among(sources_with_chunks(passages), at))
 
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
-        """Returns the build of all tables in one pass, for sources that have rows in none. Returns None if
-        the recipe has no embedder, or embeds from stored texts. `single`: the build of each table, in
-        order."""
+        """Returns the build that fills all tables in one pass, for sources without rows in any. Returns None
+        if the recipe has no embedder, or embeds from stored texts. `single` is a build per table."""
         if not (models := self.recipe.embedders()) or self.recipe.embeds_from_texts:
             return None
         *first, last = ((b.table, b.schema) for b in single)
@@ -139,8 +138,7 @@ class CorpusBuilds:
         )
 
     def _memo_of(self, models: Sequence[Model]) -> dict[str, int]:
-        """Returns memo table -> version, for existing tables of embedders' vectors and generators'
-        replies."""
+        """Returns memo table -> version, for those memo tables of the models that exist."""
         known = {(vectors_of if m.kind == "embedder" else replies_of)(m).name for m in models}
         return {name: at for name, at in memo_versions(self.store).items() if name in known}
 
@@ -175,8 +173,8 @@ class CorpusBuilds:
 
 
 def failed_ids(store: Store, work: Container[str]) -> set[str]:
-    """Returns the ids of dead letters: rows with a final fault. `work`: names of the tables, or keys of the
-    answers, in which they failed. A row with a transient fault is pending, and not included."""
+    """Returns the ids of dead letters: rows with a final fault. `work` names the tables, or the keys of the
+    answers, in which a row failed. A row with only transient faults is pending, so it is not returned."""
     faults = store.scan("faults", ["id", "digest"], filter="NOT transient")
     rows = zip(faults["id"].to_pylist(), faults["digest"].to_pylist(), strict=True)
     return {id for id, digest in rows if digest in work}

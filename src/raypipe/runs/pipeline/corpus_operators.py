@@ -1,15 +1,15 @@
-"""Operators of a recipe's corpus steps: sources to texts, passages and vectors.
+"""Operators of a recipe's corpus steps, which turn sources into texts, passages and vectors.
 
     after        rows
-    Missing      one per source: its id, `source`; the first operator reads the source by this id
+    the start    one per source: its id, `source`; the first operator reads the source by this id
     parse        one per source: the columns of the table of texts
     split        one per chunk: `SPANS`, `chunk_text`
     tokenize     the rows of split, with `tokens NAME` per embedder that takes tokens; only with GPUs
     embed        one per row of a table of vectors: `SPANS`, and `vector NAME` of its embedder
 
-`parse` and `split` store the rows that they compute, if another operator follows. The sink, which follows the
-last operator, stores the rows of the last. A part (the rows of one task) is done once the last table of the
-sink has the part's completion record. The next build of a table computes rows that were lost on the way.
+`parse` and `split` store their rows themselves, unless they are the last operator. The sink stores the rows
+of the last operator. A part (the rows of one task) is done once the last table that the sink writes has the
+part's completion record. If a table then lacks a source, the next build of the table computes the source.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CorpusTask:
         return await in_turn(self, kit)
 
     async def open_sink(self, process: str) -> Sink:
-        """Opens the sink after the last operator, which stores the rows of the last step, and faults."""
+        """Opens the sink, which follows the last operator. It stores the rows of the last step and faults."""
         store, first, last = await self.worker.open_store(), self.tables(self.steps[0])[0], self.steps[-1]
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
@@ -160,9 +160,9 @@ class CorpusOperator:
         return step(self, *how, compute, lambda id, stage: table, take, keep)
 
     async def _tokenize(self, kit: LocalKit) -> Operate:
-        """Opens `tokenize`: adds a column of token arrays per embedder that takes tokens, so that no thread
-        that feeds a GPU tokenizes. It has the tokens of all texts to embed, in order, spread over the
-        rows."""
+        """Opens `tokenize`, which turns the texts to embed into tokens, so that no thread that feeds a GPU
+        has to. It adds a column for each embedder that takes tokens. Each cell is a list of token arrays; all
+        cells together hold the tokens of all texts, in order."""
         stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
         asking = [s.step.open(token_arrays.FirstAskedKit(kit)) for s in stages]
         makers: dict[Model, token_arrays.TokenMaker] = {}
@@ -194,7 +194,7 @@ class CorpusOperator:
         return operate
 
     async def _embed(self, kit: LocalKit) -> Operate:
-        """Opens `embed`: chunks to vectors of each embedder. The memo supplies vectors of known texts."""
+        """Opens `embed`: chunks to vectors of each embedder. The memo (cache) has vectors of known texts."""
         work, recipe, store = self.work, self.work.recipe, await self.work.worker.open_store()
         tokens = token_arrays.TokenKit(kit)
         held: pa.Table | None = None  # chunks of the current block; None: they are read from the store
@@ -237,8 +237,9 @@ class CorpusOperator:
 
 
 def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
-    """Stores the rows of a part, then returns the rows of `on` whose source is in the stored part. If an
-    earlier attempt stored the part, it may lack sources that had a transient fault then."""
+    """Stores `rows` as a part of a table, and returns the rows of `on` for the next operator. If an earlier
+    attempt stored the part, its rows remain, and may lack sources that failed then. `on` then loses these
+    sources."""
     earlier = read_record(store, table, run, part) is not None
     write_part(store, table, run, part, rows, {})
     if not earlier:
@@ -260,12 +261,12 @@ def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:
 
 
 def without_faults(rows: pa.Table) -> pa.Table:
-    """Adds an empty column `fault` to rows of the store, which corpus steps expect."""
+    """Adds the column `fault`, which corpus steps expect, to rows of the store. All its values are null."""
     return rows.append_column("fault", arrow.fault_column([None] * rows.num_rows))
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Table:
-    """Flattens a column of token arrays into rows with their schema (`token_arrays.SCHEMA`)."""
+    """Flattens a column with a list of token arrays per cell into a table with a token array per row."""
     return pa.Table.from_batches(
         [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=token_arrays.SCHEMA
     )

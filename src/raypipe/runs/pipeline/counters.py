@@ -1,8 +1,8 @@
-"""Counters of a run over all its attempts; caps on a command's spending; a clock of a run's parts.
+"""Counters of a run over all its attempts; caps on a command's spending; a clock for parts of a run's time.
 
-Each completion record of a task has the task's counts. A commit deletes these records, so the sums of the
-counts are first saved in one small file of the store, until a report contains them. Once a cap is reached, a
-run begins no further task; running tasks still finish and are paid.
+The completion record of each task has the task's counts. A commit deletes these records. So the counts are
+first added up in a small file of the store, which is kept until a report contains them. Once a cap is
+reached, a run begins no further task; running tasks still finish, and their cost is paid.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RunCounters:
 
     @classmethod
     def load(cls, store: Store, what: str) -> RunCounters:
-        """Loads the counters of attempts that no report contains. `what`: digest that names the work."""
+        """Loads the counters of attempts that no report contains. `what` is a digest: it names the work."""
         done = cls(store=store, name=f"{ATTEMPTS}/{what}.json")
         done.tables = _TABLES.validate_json(store.files.read(done.name) or b"{}")
         for table in done.tables.values():
@@ -74,7 +74,7 @@ class RunCounters:
         return total.counts
 
     def since(self) -> Counts:
-        """Returns the counts of this attempt, by stage: of all attempts minus those of earlier attempts."""
+        """Returns the counts of this attempt, by stage: all counts minus those of earlier attempts."""
         now = self.counts
         for name, before in self.earlier.counts.items():
             if name in now:
@@ -89,31 +89,32 @@ class RunCounters:
     def add(
         self, run: str, counts: Mapping[str, StageCounters], earlier: bool = False, tasks: int = 1
     ) -> None:
-        """Adds the counts of one task. `earlier`: it ran in an earlier attempt. `tasks`: 0 if unfinished."""
+        """Adds the counts of one task to a table's run. `earlier` True: an earlier attempt ran the task.
+        `tasks` is 0 if the task is unfinished."""
         self.tables.setdefault(run, TableCounters()).add(counts, tasks)
         if earlier:
             self.earlier.add(counts)
 
     def share(self, ids: Iterable[str], counts: Mapping[str, StageCounters]) -> None:
-        """Records each question's equal share of its task's seconds: questions pass a stage together."""
+        """Gives each question an equal share of its task's seconds, as questions pass a stage together."""
         each = {s: c.seconds / (c.rows - c.skipped) for s, c in counts.items() if c.rows > c.skipped}
         self.seconds.update(dict.fromkeys(ids, each))
 
     def save(self, without: str = "") -> None:
-        """Saves the counters. Call it before a table is committed, since the commit deletes the completion
-        records. `without`: run of a table to leave out, since its completion records remain."""
+        """Saves the counters. Call this before a table is committed, because the commit deletes the
+        completion records. The table's run `without` is not saved, because its completion records remain."""
         if self.store is not None:
             kept = {run: filled for run, filled in self.tables.items() if run != without}
             self.store.files.write(self.name, _TABLES.dump_json(kept))
 
     def clear(self) -> None:
-        """Deletes the saved counters, once a report contains them."""
+        """Deletes the saved counters. Call this once a report contains them."""
         if self.store is not None:
             self.store.files.remove(self.name)
 
 
 def forget_runs(store: Store, runs: Collection[str]) -> None:
-    """Deletes the saved counts of abandoned runs of tables, in all files of counters."""
+    """Deletes the saved counts of table runs that were given up, from all files of counters."""
     for name in store.files.names(ATTEMPTS) if runs else ():
         tree = json.loads(store.files.read(f"{ATTEMPTS}/{name}") or b"{}")
         kept = {name: counted for name, counted in tree.items() if name.partition(" ")[0] not in runs}
@@ -202,7 +203,7 @@ class WallClock:
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter, began: float | None = None) -> None:
-        """Starts the clock. `began`: time at which the run began, by the clock `now`; None: this call."""
+        """Starts the clock. `began` is the start of the run on the clock `now`; None: it starts here."""
         self._now, self._last, self._on = now, now(), ["rest"]
         self._seconds = dict.fromkeys(PARTS, 0.0)
         if began is not None:
@@ -221,8 +222,8 @@ class WallClock:
 
     @contextmanager
     def tasks(self) -> Iterator[dict[str, dict[str, float]]]:
-        """Splits the block's wall time as the busiest worker spent it; that worker's idle time is `starting`.
-        The block fills the yielded dictionary: worker -> part -> seconds."""
+        """Splits the block's wall time into parts as the busiest worker spent it. Time in which that worker
+        was idle counts as `starting`. The block fills the yielded dictionary: worker -> part -> seconds."""
         busy: dict[str, dict[str, float]] = {}
         self._book()
         before = self._seconds["starting"]
@@ -243,7 +244,7 @@ class WallClock:
         self._last = now
 
     def parts(self) -> dict[str, float]:
-        """Returns the seconds of each part, up to the last change of part; they add up to the wall time."""
+        """Returns the seconds of each part. The time since the last change of part is not counted yet."""
         return dict(self._seconds)
 
     def total(self) -> float:

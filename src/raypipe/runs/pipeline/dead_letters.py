@@ -50,7 +50,7 @@ class FailedRow:
 
 
 class Unproven(WorkerBroken):
-    """Error of rows that raised, with no row that passed afterwards: rows or worker may be to blame."""
+    """Error if no row passed after rows that raised: either the rows or the worker may be to blame."""
 
     def __init__(self, message: str, rows: tuple[str, ...]) -> None:
         super().__init__(message, rows)
@@ -62,7 +62,7 @@ class Unproven(WorkerBroken):
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Rows of a task that may be to blame for its failure on a worker that handed the task back."""
+    """Rows that may be to blame for a task's failure, as the worker that handed the task back found."""
 
     rows: tuple[str, ...] = ()  # ids that raised there, and after which none passed; to be tried first
     witnessed: bool = False  # True: rows of other tasks had passed on that worker before
@@ -90,12 +90,13 @@ async def bisected(
 ) -> tuple[list[Computed], dict[str, FailedRow]]:
     """Computes all ids and isolates the rows that raise. Returns the results, and these rows by id.
 
-    A batch of n ids that raises is split into batches of sqrt(n) ids, and such a batch into single rows. So a
-    row is alone in its third attempt at the latest; if it raises then, it is isolated. `probe` None: no model
-    is probed. `witnessed`: rows of other tasks passed on this worker before. `suspects`: rows that may be to
-    blame, from the worker that handed the task back; None: no worker did.
+    A batch of n ids that raises is split into batches of sqrt(n) ids. If one of these raises, it is split
+    into single rows. So a row is alone in its third attempt at the latest; a row that raises alone is
+    isolated. `probe` calls the models of a stage; None: no model is called. `witnessed` True: rows of other
+    tasks passed on this worker before. `suspects` are from the worker that handed the task back; None: no
+    worker did.
 
-    Raises WorkerBroken if the rows are not proven to blame, and every RaypipeError, which no row causes.
+    Raises WorkerBroken if the rows are not proven to blame, and any RaypipeError, because no row causes one.
     Unavailable stores and services are tried again after the waits of `backoff`."""
     tried = _Tried()
     first = tuple(i for i in suspects.rows if i in ids) if suspects else ()
@@ -152,8 +153,8 @@ async def _counted(compute: Compute, ids: tuple[str, ...], counts: Mapping[str, 
 async def _judge(
     tried: _Tried, rows: int, probe: Probe | None, suspects: Suspects | None, witnessed: bool
 ) -> None:
-    """Decides whether the rows that raised are to blame; if not proven, raises WorkerBroken or Unproven. The
-    only row of a task becomes pending if it raised on two workers where no other row had passed."""
+    """Raises WorkerBroken or Unproven unless the rows that raised are proven to blame. A task's only row
+    becomes pending if it raised on two workers and no other row had passed on either worker."""
     why = next(iter(tried.broken.values())).fault
     reason = f"{why.step}: {why.detail}"
     if not tried.passed and rows > 1:
@@ -185,6 +186,6 @@ def faults_table(rows: Sequence[Failed], run: str) -> pa.Table:
 
 
 def final_last(faults: pa.Table) -> list[dict[str, Any]]:
-    """Sorts faults, final ones last: a dictionary by id then keeps the final fault."""
+    """Sorts faults so that final faults come last. A dictionary by id then keeps the final fault."""
     rows: list[dict[str, Any]] = faults.to_pylist()
     return sorted(rows, key=lambda r: not r["transient"])

@@ -1,6 +1,6 @@
 """Driver of a recipe over a store: indexes the corpus and answers questions, for missing rows only.
 
-`corpus_builds` and this module find the missing rows; `table_build` has tasks compute and commit them. The
+`corpus_builds` and this module find the missing rows; `table_build` has tasks compute them, then commits. The
 runner decides where tasks run: in workers on Ray (`runs.cluster`) or in this process (`tasks.inline`). Each
 store has one driver at a time.
 """
@@ -43,7 +43,7 @@ question over 400,000 vectors of 384 numbers takes 1.9 ms in batches of 256, 3.3
 
 @dataclass(frozen=True, slots=True)
 class TaskSizes:
-    """Most rows per task, which is also the unit of completion records. The sizes are part of no digest."""
+    """Most rows of a task. Each task gets one completion record. The sizes are part of no digest."""
 
     sources: int  # most sources of a task
     questions: int  # most questions of a task
@@ -72,9 +72,9 @@ class Pipeline:
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Fills the tables of texts, passages and vectors for every source that the questions may search.
-        `questions` None: for every source in the store, of the kinds that the recipe parses. Fills postings,
-        always of the whole store, if they exist or a question searches the whole store. Adds the counts to
-        `done`. Raises errors of stages; finished tasks are kept."""
+        `questions` None: for every source in the store, of the kinds that the recipe parses. Also fills
+        postings (the index of words) for the whole store, if they exist or a question searches the whole
+        store. Adds the counts to `done`. Raises errors of stages; finished tasks are kept."""
         done = done or RunCounters()
         questions = None if questions is None else list(questions)  # iterated twice
         recipe_tables.require_fields(self.store, self.recipe, questions)
@@ -106,12 +106,12 @@ class Pipeline:
         done: RunCounters | None = None,
         renew: Collection[str] = (),
     ) -> RunCounters:
-        """Answers the questions that have no answer from this recipe and the sources as they are now (their
-        evidence), except dead letters. Adds the counts of the work to `done`. `questions` is iterated several
-        times.
+        """Answers each question that has no stored answer by this recipe with the same evidence (all that a
+        question may search). Leaves out dead letters: questions that failed for good. Adds the counts of the
+        work to `done`. `questions` is iterated several times.
 
-        `fresh`: answers all questions, and calls language models even for cached replies; cached vectors
-        and scores are used. `renew`: ids of questions to answer again, with the cache. The commit of new
+        With `fresh`, answers all questions, and calls language models even for cached replies; cached vectors
+        and scores are used. `renew` has ids of questions to answer again, with the cache. The commit of new
         answers removes the old answers. After a kill the next run finishes the work, even without `fresh`."""
         done = done or RunCounters()
         work_id = self.answers_work_id(self.snapshot())
@@ -168,7 +168,7 @@ class Pipeline:
         self.builder.start()
 
     def start_early(self) -> None:
-        """Connects, and starts workers: they load models while files are read and the work is planned."""
+        """Connects to Ray and starts workers. They load models while files are read and work is planned."""
         self.start()
         self.prestart()
 
@@ -182,7 +182,7 @@ class Pipeline:
         return self.recipe.searches_all() or questions is None or any(q.sources() is None for q in questions)
 
     def unfinished_again(self) -> TableRun | None:
-        """Returns the unfinished run of a killed or failed command that answered questions again, or None."""
+        """Returns the run of a killed or failed command that answered questions again; None: no such run."""
         return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
 
     def questions(self, ids: Sequence[str]) -> Iterator[Question]:
@@ -190,23 +190,23 @@ class Pipeline:
             yield from arrow.question.records(self.store.rows("questions", "id", some))
 
     def answers_work_id(self, snapshot: str) -> str:
-        """Returns the name of the work of answering from one snapshot (a digest: `snapshot`)."""
+        """Returns a name for the work of answering from the sources that have the digest `snapshot`."""
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
-        """Returns the evidence of questions now: searchable sources, and sources missing in a table."""
+        """Returns the present evidence of questions: sources to search, and sources missing in a table."""
         questions = list(questions)  # iterated twice
         wanted, whole = self.sources(questions), self.searches_all(questions)
         lacks = recipe_tables.lacking(self.store, self.recipe, wanted, {}, whole)
         return answer_sources(self.snapshot(), by_source(lacks), self.recipe)
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
-        """Returns answer key -> question id."""
+        """Maps the key of each question's answer to the question's id."""
         recipe = self.recipe.digest()
         return {sources.key(recipe, q): q.id for q in questions}
 
     def unanswered(self, keys: Mapping[str, str]) -> list[str]:
-        """Returns the ids of questions without an answer under their keys (`keys`), except dead letters."""
+        """Returns those ids in `keys` (answer key -> id) that have no answer. Leaves out dead letters."""
         missing = self.store.missing("answers", "key", list(keys))
         lost = failed_ids(self.store, keys)
         return [keys[k] for k in missing if keys[k] not in lost]
@@ -216,7 +216,7 @@ class Pipeline:
     ) -> Iterator[Question]:
         """Yields the stored answers of these questions, in order. A dead letter (a question with a final
         fault) has the outcome fault. A question without an answer has the outcome "", with its last transient
-        fault if there is one. `sources`: evidence; None: computed by one more iteration of `questions`."""
+        fault if there is one. `sources` is the evidence; None: iterates `questions` first, to compute it."""
         sources, recipe = sources or self.answer_sources(questions), self.recipe.digest()
         for some in batches(questions, ANSWERS_AT_ONCE):
             keys = [sources.key(recipe, q) for q in some]
@@ -227,7 +227,7 @@ class Pipeline:
 
     def failed_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
         """Returns rows of `faults` for sources that are missing in a table of the recipe: one fault per table
-        and source, a final fault if there is one. `among`: ids of the sources to report; None: all."""
+        and source, a final fault if there is one. `among` has the ids of the sources to report; None: all."""
         rows = []
         for table in recipe_tables.table_names(self.store, self.recipe):
             faults = {r["id"]: r for r in final_last(self.store.rows("faults", "digest", [table]))}

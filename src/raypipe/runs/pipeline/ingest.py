@@ -60,12 +60,12 @@ def ingest(
     kind: str | None = None,
     reading: FileReading | None = None,
 ) -> ingest_log.IngestSummary:
-    """Reads files into a store. Files with the same names and bytes as before are not decoded and change
-    nothing, unless other files have replaced some of their rows. A row replaces an older row with the same
-    id, and the summary reports it.
+    """Reads files into a store, and returns a summary. Files with the same names and bytes as in an earlier
+    read are not decoded, unless other files have replaced some of their rows since. A row replaces a stored
+    row with the same id, and the summary reports it.
 
-    `before` is called before the first line is read. `kind`: kind of the data, kept in the note of the read;
-    None: the kind noted before, else the format's. `reading` stages the rows; None: `read_here`. Raises
+    `before` is called before the first line is read. `kind` is the kind of the data, for the note of the
+    read; None: the kind noted before, else the format's. `reading` stages the rows; None: `read_here`. Raises
     ConfError for an unknown format, and DataError if a file is missing, truncated or mislabelled, if no line
     can be read, or if tombstones refuse all rows. After these errors no row is stored."""
     of = fingerprint(paths, format)
@@ -91,7 +91,7 @@ def ingest(
 def read_here(
     store: Store, of: str, paths: Sequence[Path], format: Format, progress: Progress
 ) -> StagedFiles:
-    """Reads files in this process, one after the other."""
+    """Reads files in this process, one after the other, and stages their rows."""
     counts, staging = ReadCounts(), ingest_staging.Staging(store, of)
     with progress.task("read", "MB", mib(readers.size(paths, format))) as task:
 
@@ -107,7 +107,7 @@ def read_here(
 
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
-    """Returns a digest of the readers, and of names and bytes of the files and of files that rows name."""
+    """Returns a digest of the readers and of the names and bytes of files, also of files named in rows."""
 
     def blake2b(file: Path) -> str:
         with file.open("rb") as stream:
@@ -128,7 +128,7 @@ def mib(size: int) -> int:
 
 
 def batches(rows: Iterator[Row]) -> Iterator[ingest_staging.IngestBatch]:
-    """Yields batches of about PART_BYTES. Each source occurs once over all batches."""
+    """Yields batches of about PART_BYTES. Each source is in one batch only."""
     seen = DiskMap()
     batch, size = ingest_staging.IngestBatch(), 0
     for row in rows:
@@ -148,7 +148,7 @@ def batches(rows: Iterator[Row]) -> Iterator[ingest_staging.IngestBatch]:
 
 
 def bad_lines(store: Store, of: str) -> list[BadLine]:
-    """Returns the first faulty lines and pages of a read, at most BAD_SHOWN. `of`: its fingerprint."""
+    """Returns the first BAD_SHOWN faulty lines and pages of the read with the fingerprint `of`."""
     rows = store.scan("faults", filter=f"digest = '{of}'", limit=ingest_staging.BAD_SHOWN)
     return [ingest_staging.bad_line(r["id"], r) for r in rows.to_pylist()]
 
@@ -156,7 +156,7 @@ def bad_lines(store: Store, of: str) -> list[BadLine]:
 def decision(
     store: Store, of: str, found: StagedFiles, files: tuple[str, ...], kind: str = OWN_KIND
 ) -> ingest_log.Decision:
-    """Makes the decision that commits a read. `of`: fingerprint of its files; `kind`: kind of the data."""
+    """Makes the decision to commit a read. `of` is the fingerprint of its files, `kind` the kind of data."""
     rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
     asked = {n.fingerprint: n.files for n in ingest_log.with_questions(store, ids, of)}

@@ -1,10 +1,10 @@
 """Ingest of a folder into a store: reads new and changed files, deletes the documents of removed files.
 
 The store keeps the state of each file at its last read: size, time, inode, digest, reader, and the rows made
-of it. A file with the same size, time and inode is not opened; a file with the same bytes is not parsed. But
-another reader, other fields in metadata.csv or a transient fault let a file be read again. Documents of
-changed files are replaced. Documents of removed files are deleted with everything made of them, in one
-decision (`ingest_log`).
+of it. A file with the same size, time and inode is not opened; a file with the same bytes is not parsed. An
+unchanged file is still read again after a transient fault, or if its reader or its fields in metadata.csv
+changed. Documents of changed files are replaced. Documents of removed files are deleted with everything made
+of them. All changes of a read are committed together, even if the process is killed (`ingest_log`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _FIELDS = tuple(f.name for f in fields(FileState))
 
 
 class FolderRead:
-    """A read of a folder. It writes nothing. Its batches raise DataError without a folder, or for a bad
-    metadata.csv."""
+    """Reader of a folder's new and changed files, which writes nothing. `batches` and `sources` raise
+    DataError if the folder does not exist, or if a metadata.csv cannot be read."""
 
     def __init__(self, store: Store, root: Path) -> None:
         self.store, self.root = store, root
@@ -75,7 +75,7 @@ class FolderRead:
         self._skipped: dict[str, str] = {}  # name in front matter without a field -> a file
 
     def sources(self, progress: Progress) -> Iterator[Source]:
-        """Yields the texts of new and changed files. Raises DataError if the folder has no readable file."""
+        """Yields the texts of new and changed files. Raises DataError also if no file is readable."""
         for batch in self.batches((), progress):
             yield from batch.sources
         if refused := self.without_documents(()):
@@ -103,9 +103,10 @@ class FolderRead:
         return PurePosixPath(name).name == METADATA and self.root.is_dir()
 
     def _tables(self, files: Sequence[FoundFile], is_wanted: Callable[[str], bool]) -> None:
-        """Reads the fields that metadata.csv files give to files of their folders and below. Of several
-        values of one field, the nearest counts. Adds a fault for each row that names no file. Raises
-        DataError for an unreadable metadata.csv: documents must not be searched without their fields."""
+        """Reads all metadata.csv files. Each gives fields to files of its folder and of the folders below. If
+        two give a file the same field, the one in the nearer folder counts. Adds a fault for each row that
+        names no file. Raises DataError for an unreadable table: no document may be searched without
+        fields."""
         names = {f.name for f in files}
         tables = (f for f in files if self._is_table(f.name) and is_wanted(f.name))
         for table in sorted(tables, key=lambda f: f.name.count("/")):
@@ -164,7 +165,7 @@ class FolderRead:
         self.now[file.name] = old if old.seen == file.state else replace(old, seen=file.state)
 
     def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
-        """Records a file without a document, and adds its fault to the batch if the fault is new."""
+        """Records that a file has no document. Adds the reason, `fault`, to the batch unless it is known."""
         id = ingest_staging.fault_id(self._where(file), 0, fault, self.of)
         now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
         if now == self.before.get(file.name):
@@ -221,13 +222,13 @@ class FolderRead:
     def _with_ids(
         self, file: FoundFile, part: str, faults: Iterable[tuple[int, Fault]]
     ) -> list[tuple[str, Fault]]:
-        """Adds ids to the faults of a file's numbered parts: `page` or `line`."""
+        """Gives each fault of a file an id. `part` is the word for the fault's number: `page` or `line`."""
         where = f"{self._where(file)}#{part}="
         return [(ingest_staging.fault_id(f"{where}{n}", n, fault, self.of), fault) for n, fault in faults]
 
     def changes(self) -> str:
-        """Returns a message that counts new, changed, removed and again read files (not at the first read),
-        and names front matter that gave no field; "" if there is nothing to say."""
+        """Returns a message for people; "" if there is nothing to say. It counts files that are new, changed,
+        removed or read again, except at the first read. It names front matter that became no field."""
         both = [(self.before[name], self.now[name]) for name in self.before.keys() & self.now.keys()]
         same = [(old, new) for old, new in both if old.content == new.content]
         counts = {
@@ -254,7 +255,8 @@ class FolderRead:
         return DataError(f"{self.root}: expected {expected}; {found}{gone if before else ''}")
 
     def gone(self) -> dict[str, tuple[str, ...]]:
-        """Returns table -> ids of rows to delete: of files that are removed, changed or now unreadable."""
+        """Returns table -> ids of the rows to delete. They were made of files that are removed, changed or
+        unreadable, and are not made again."""
         then, now = self.before.values(), self.now.values()
         documents = {f.document for f in then} - {f.document for f in now} - {""}
         faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
@@ -269,7 +271,7 @@ def _digest(values: Mapping[str, str]) -> str:
 
 
 def states_of(store: Store, of: str) -> dict[str, FileState]:
-    """Loads the state of each file of a folder at its last read. `of`: id of the folder."""
+    """Loads the state of each file of a folder at its last read. `of` is the id of the folder."""
     raw = store.files.read(f"{FOLDERS}/{of}.json")
     return {
         n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
@@ -278,8 +280,8 @@ def states_of(store: Store, of: str) -> dict[str, FileState]:
 
 
 def withdrawn(before: Mapping[str, FileState], now: Mapping[str, FileState]) -> bool:
-    """Returns whether a document of `before` is gone or has other fields: searches must see that immediately.
-    The old text of a changed document may be searched until the new text is embedded."""
+    """Returns whether a document of `before` is removed or has other fields. Searches must see such a change
+    immediately. Only a changed text may wait: its old text is searched until the new text is embedded."""
     kept = {f.document: f.fields for f in now.values()}
     return any(f.document and kept.get(f.document) != f.fields for f in before.values())
 
@@ -290,9 +292,9 @@ def folder_id(root: Path) -> str:
 
 
 def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Progress) -> IngestSummary:
-    """Reads the new and changed files of a folder, and deletes the documents of removed files. `globs` as in
-    `readers.documents.walk`. Raises DataError if the folder does not exist, if a metadata.csv cannot be read,
-    or if no file is readable; in the last case earlier documents are deleted first."""
+    """Reads the new and changed files of a folder, and deletes the documents of removed files. `globs` select
+    the files as in `readers.documents.walk`. Raises DataError if the folder does not exist, if a metadata.csv
+    cannot be read, or if no file is readable. In the last case it first deletes the earlier documents."""
     of = folder_id(root)
     with driving(store, f"ingest {root}", LOOKING_S):
         need(store.files, 0, "reading files")
@@ -323,8 +325,8 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
 
 
 def _table_rows(folder: PurePosixPath, text: str) -> list[tuple[int, str, dict[str, str]]]:
-    """Returns (line, name of the file, its fields) of each row of a metadata.csv. Raises UnusableLine for no
-    CSV, no column of files, a row with more cells than columns, and a file in two rows."""
+    """Returns (line, file, its fields) for each row of a metadata.csv. Raises UnusableLine if the text is no
+    CSV, no column names files, a row has more cells than columns, or two rows name the same file."""
     rows, lines = text_files.csv_reader(io.StringIO(text, newline=""), ",;\t|"), dict[str, int]()
     table = list[tuple[int, str, dict[str, str]]]()
     try:

@@ -1,7 +1,7 @@
-"""Log of ingests in the store: a note of each read of files, and decisions that are not finished.
+"""Log of ingests in the store: a note of each finished read of files, and decisions that are not finished.
 
-A decision is one small file that lists the staged parts of a read. It is written before their commits, so the
-next driver can finish them after a kill (`driving`).
+A decision is one small file that lists the staged parts of a read. It is written before the parts are
+committed, so that after a kill the next driver can finish the commits (`driving`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REPLACING = tuple(t for t in INGEST_TABLES if t != "sources")
 
 @dataclass(frozen=True, slots=True)
 class IngestSummary:
-    """Counts of one read of files. The store keeps them as a note, so that equal bytes are read only once."""
+    """Summary of one read of files. The store keeps it as a note, so that equal bytes are not read twice."""
 
     fingerprint: str  # of the files, or id of the folder; also the `digest` of their faults
     questions: tuple[str, ...]  # ids, in file order
@@ -65,7 +65,8 @@ class Decision:
 
 @contextmanager
 def driving(store: Store, owner: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Holds the driver's lease, after up to `wait_s` seconds, and first finishes killed ingests."""
+    """Holds the driver's lease (one driver per store) during the block. Waits for the lease up to `wait_s`
+    seconds. Before the block, finishes the decisions of killed ingests."""
     with store.lease("driver", owner, wait_s=wait_s):
         for name in _decisions(store):
             _finish(store, name)
@@ -91,8 +92,8 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
 
 
 def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSummary | None:
-    """Returns the note of these files. Stores a new `kind` in it. Returns None if they were not read, if the
-    note is outdated, or while any decision of the store is unfinished."""
+    """Returns the note of the files with this fingerprint, and stores a new `kind` in it. Returns None if the
+    files were not read, if the note is outdated, or while any decision of the store is unfinished."""
     name = f"{INGESTED}/{fingerprint}.json"
     if _decisions(store) or (raw := store.files.read(name)) is None:
         return None
@@ -104,14 +105,14 @@ def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSumm
 
 
 def notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
-    """Yields the notes of all reads that are outdated, or of all that are not."""
+    """Yields the notes of all outdated reads, or with `outdated` False of all current reads."""
     for name in (n for n in store.files.names(INGESTED) if n.endswith(_OUTDATED) == outdated):
         if (raw := store.files.read(f"{INGESTED}/{name}")) is not None:
             yield _summary(name.partition(".")[0], json.loads(raw))
 
 
 def kinds_of(store: Store, questions: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Returns kind of data -> names of files, for the reads that had some of these questions."""
+    """Maps each kind of data to the names of its files, for the reads that had some of these questions."""
     files: dict[str, tuple[str, ...]] = {}
     for note in with_questions(store, questions):
         files[note.kind] = (*files.get(note.kind, ()), *note.files)
@@ -130,7 +131,8 @@ def with_questions(store: Store, questions: Collection[str], but: str = "") -> I
 
 
 def reads_with(store: Store, questions: Collection[str], documents: bool) -> tuple[str, ...]:
-    """Returns fingerprints of current reads with some of these questions or (`documents`) any documents."""
+    """Returns the fingerprints of current reads that had some of these questions. With `documents`, reads
+    that had any document are included."""
     wanted, read = set(questions), notes(store, outdated=False)
     some = (n for n in read if (documents and n.documents) or not wanted.isdisjoint(n.questions))
     return tuple(n.fingerprint for n in some)
@@ -148,8 +150,8 @@ def _decisions(store: Store) -> list[str]:
 
 
 def _finish(store: Store, name: str) -> None:
-    """Carries out the rest of a decision. A damaged decision is dropped: its files will be read again. If
-    another run has added its rows meanwhile, drops it and raises AddedMeanwhile."""
+    """Carries out what is left of a decision. Drops a damaged decision; its files will be read again. If
+    another run has added rows of the decision meanwhile, drops the decision and raises AddedMeanwhile."""
     if (text := unsealed(store.files.read(name) or b"")) is not None:
         tree = json.loads(text)
         for fingerprint in tree["outdated"]:
@@ -171,7 +173,7 @@ def _finish(store: Store, name: str) -> None:
 
 
 def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
-    """Deletes rows in the newest versions: first rows made of deleted sources, then the listed rows."""
+    """Deletes rows in `gone` (table -> ids) in the newest versions, rows made of deleted sources first."""
     if sources := gone.get("sources"):
         # Abandons killed runs with these sources, since their commits would bring the sources back. The other
         # rows of these runs are planned again.

@@ -1,9 +1,9 @@
-"""Staging of ingested rows: parts that no table shows yet, without the rows that tombstones refuse.
+"""Staging of ingested rows: parts that no table shows yet. Rows that a tombstone refuses are left out.
 
 The summary of staged rows is plain values (`StagedRows`). So several processes can each stage a section of
-the files, and one process adds up their summaries. A tombstone lists digests of forgotten texts that may not
-be stored again, and the reason. It contains no byte of the texts: it has ids of sources, which are digests of
-their content, and digests of addresses and of ids of documents and questions.
+the files, and one process adds up the summaries. A tombstone is the record of a forgotten text: digests of
+what may not be stored again, and the reason. It contains no byte of the text: it has ids of sources, which
+are digests of their content, and digests of addresses and of ids of documents and questions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BAD_SHOWN = 3  # unreadable lines that messages show; the table `faults` has all
 
 @dataclass(slots=True)
 class IngestBatch:
-    """Records of some rows of files, by table."""
+    """Some records that were read from files, in one list per table."""
 
     sources: list[Source] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
@@ -49,13 +49,13 @@ class IngestBatch:
 
 
 def fault_id(where: str, number: int, fault: Fault, *folder: str) -> str:
-    """Returns the id of a line's fault. After an edit, another fault at the same place gets another id.
-    `folder`: id of the folder that contains `where`, since two folders can have the same name."""
+    """Returns the id of a fault at the place `where`. If a file is edited, a different fault at the same
+    place gets a different id. `folder` is the id of its folder, because two folders can have one name."""
     return f"{where}#{digest(*folder, str(number), fault.reason, fault.detail)[:8]}"
 
 
 def bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:
-    """Makes the message line of an unreadable line, from its fault's id and fields."""
+    """Makes the line of a message about an unreadable line, from the id and fields of its fault."""
     return BadLine(id.rpartition("#")[0], fault["reason"], fault["detail"])
 
 
@@ -98,8 +98,8 @@ class Staging:
     """Writer of the staged rows of one read of files, batch by batch."""
 
     def __init__(self, store: Store, of: str, what: str = "ingest", run: str = "", prefix: str = "") -> None:
-        """Prepares the staging of a read. `of`: fingerprint of the files; `what`: value of `run` in their
-        faults. `run` and `prefix` name the parts; `run` "": a new name."""
+        """Prepares the staging of files with the fingerprint `of`. `what` is the value of `run` in their
+        faults. `run` and `prefix` name the parts; if `run` is "", a new name is made."""
         self._store, self._of, self._what, self._prefix, self._batches = store, of, what, prefix, 0
         self.run, self.rows = run or uuid.uuid4().hex, StagedRows()
         self._tombstones = Tombstones(tombstones(store))
@@ -108,7 +108,7 @@ class Staging:
         self._stored_faults = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
 
     def add(self, batch: IngestBatch) -> None:
-        """Writes a part per table with new or changed rows. Faults take the place of refused records."""
+        """Writes a part per table with the batch's new or changed rows. Refused records become faults."""
         name = f"{self._prefix}{self._batches:06d}"
         self._batches += 1
         batch, refused = self._tombstones.batch(batch)
@@ -152,8 +152,8 @@ class Staging:
         )
 
     def _with_lost(self, table: str, batch: IngestBatch, golds: Sequence[Gold]) -> list[Gold]:
-        """Returns the golds, and an empty gold for each question that has one in the table but none in the
-        batch. New files replace everything that earlier files gave for a question."""
+        """Returns the golds, and an empty gold for each question of the batch that has a gold only in the
+        table, because new files replace everything that earlier files gave for a question."""
         with_gold = {g.question for g in golds}
         bare = [q.id for q in batch.questions if q.id not in with_gold]
         if not bare or not self._store.has(table):
@@ -169,7 +169,7 @@ class Staging:
         return staged.replaced
 
     def left(self) -> dict[str, tuple[str, ...]]:
-        """Returns table -> ids of rows to delete: sources of replaced documents that nothing else names."""
+        """Returns table -> ids to delete: sources that replaced documents had and nothing else names."""
         return sources_left(self._store, self.rows, {s for s in self.rows.left.values() if s in self._given})
 
     def sources(self) -> Iterator[bytes]:
@@ -178,14 +178,14 @@ class Staging:
 
 
 def sources_left(store: Store, rows: StagedRows, given: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Returns table -> ids of sources of replaced documents that nothing else names, except `given`."""
+    """Returns table -> ids to delete: sources of replaced documents, unless `given` or named elsewhere."""
     sources = set(rows.left.values()) - set(given)
     sources -= named_elsewhere(store, sources, rows.left)
     return {"sources": tuple(sorted(sources))} if sources else {}
 
 
 def named_elsewhere(store: Store, sources: set[str], own: Collection[str]) -> set[str]:
-    """Returns the sources that a question cites, or that a document besides `own` (ids) has."""
+    """Returns those of `sources` that a question cites, or that a document other than `own` (ids) has."""
     if not sources:
         return set()
     rows = store.rows("documents", "source", sorted(sources), ["id", "source"])
@@ -264,14 +264,14 @@ class Tombstones:
         return self._stones.get(("questions", digest(id))) if self._stones else None
 
     def refuses(self, question: str, addresses: Iterable[str], sources: Iterable[str]) -> bool:
-        """Returns whether an answer must not be stored, by its question's id or its evidence."""
+        """Returns whether a tombstone refuses an answer, by its question or its evidence."""
         if not self._stones:
             return False
         named = (*map(self.address, addresses), *map(self.source, sources), self.question(question))
         return any(stone is not None for stone in named)
 
     def citations(self, question: Question) -> tuple[Question, list[Tombstone]]:
-        """Removes refused citations and sources from a question. Returns it and the tombstones that apply."""
+        """Returns a question without refused citations and sources, and the tombstones that refused them."""
         if question.citations is None:
             return question, []
         allowed: list[Citation] = []

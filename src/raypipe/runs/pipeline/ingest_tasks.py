@@ -1,12 +1,12 @@
 """Ingest of files by tasks: each task reads a shard, a section of the files, and stages its rows as parts.
 
-The rows equal those of one process that reads all files (`ingest.read_here`). Each shard writes its outcome
-and sorted lists of keys as small files of the store: ids of questions and documents, addresses with fetch
-times, sources. The driver settles repeated keys between rounds of tasks. If an earlier shard has the same id,
-or another shard has a later fetch of the same address, the shard is read again with these rows as input. If
-several shards stage a source, the first keeps it. Keys are joined as arrays, one range of keys at a time, so
-memory is bounded. A killed read is resumed: its name is a digest of the files' names and bytes, the tables'
-versions and the tombstones.
+The result equals that of one process that reads all files (`ingest.read_here`). Each shard also writes small
+files to the store: its outcome, and sorted lists of its ids of questions and documents, its addresses with
+fetch times, and its sources. Between rounds of tasks, the driver joins the lists of all shards to find what
+several shards have. If an earlier shard has the same id, or any shard has a later fetch of the same address,
+the shard is read again with these rows as input. If several shards stage a source, the first keeps it. The
+driver joins one range of keys at a time, so its memory is bounded. A killed read is resumed. It is found by
+its name, a digest of the files' names and bytes, the tables' versions and the tombstones of forgotten texts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FilesElsewhere(DataError):
 
 
 class JoinedKeys(NamedTuple):
-    """Rows of one list of all shards, in one range of keys, concatenated in the order of the shards."""
+    """A list joined over all shards: its rows in one range of keys, in the order of the shards."""
 
     rows: pa.Table  # (n,) rows with schema _LIST
     shard: np.ndarray  # (n,) int32: index of the row's shard
@@ -95,17 +95,17 @@ class ShardFiles:
         return dict(json.loads(unsealed(self.read(shard, "json")) or "{}"))
 
     def before(self, shard: str) -> Before:
-        """Returns the known rows of other shards that come before a shard's own."""
+        """Returns the rows of other shards that take precedence over rows of this shard, as far as known."""
         tree = json.loads(self.read(shard, "before") or b"{}")
         return {which: {bytes.fromhex(k): v for k, v in rows.items()} for which, rows in tree.items()}
 
     def before_id(self, shard: str) -> str:
-        """Returns a digest of the rows that come before a shard's own; "" if there are none."""
+        """Returns a digest of the rows that `before` returns; "" if there are none."""
         raw = self.read(shard, "before")
         return digest(raw)[:8] if raw else ""
 
     def is_done(self, shard: str) -> bool:
-        """Returns whether a shard was read with all rows now known before it, and its parts still exist."""
+        """Returns whether a shard was read with the rows that `before` returns, and its parts still exist."""
         outcome = self.outcome(shard)
         if outcome.get("before") != self.before_id(shard):
             return False
@@ -113,7 +113,7 @@ class ShardFiles:
         return all(read_record(self.store, t, self.run, p) for t, names in parts.items() for p in names)
 
     def joined(self, shards: Sequence[str], which: str) -> Iterator[JoinedKeys]:
-        """Yields one list of all shards, joined, a range of keys at a time. `which`: name of the list."""
+        """Joins the list named `which` over all shards. Yields the result in ranges of keys, in order."""
         sizes = (self.store.files.size(self.path(s, which)) for s in shards)
         edges = np.linspace(0, 1 << 16, sum(n or 0 for n in sizes) // AT_ONCE + 2).astype(int).tolist()
         for low, high in pairwise(edges):
@@ -126,7 +126,7 @@ class ShardFiles:
 
 
 def _between(raw: bytes, low: int, high: int) -> pa.Table:
-    """Returns the rows of `raw`, sorted by key, whose key begins with a two-byte number in [low, high)."""
+    """Returns the rows of `raw` (sorted by key) whose key begins with a two-byte number in [low, high)."""
     table = arrow.rows_of(raw) if raw else _LIST.empty_table()
     heads = np.frombuffer(b"".join(map(_bytes, table["key"].chunks)), ">u2")[:: KEY // 2]
     start, stop = np.searchsorted(heads, [low, high])
@@ -139,8 +139,9 @@ def _bytes(chunk: pa.FixedSizeBinaryArray) -> bytes:
 
 
 def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
-    """Returns index of a shard -> rows that it must not repeat, since other shards have them. Later fetches
-    are settled first, ids in a further round: after an older page is dropped, its id repeats no other."""
+    """Returns index of a shard -> rows of other shards that take precedence over its own; empty if all is
+    settled. Such a row is the latest fetch of an address, or the first row with an id. Ids are compared only
+    once all addresses are settled, because an older page that is dropped takes its id with it."""
     before: defaultdict[int, Before] = defaultdict(lambda: defaultdict(dict))
 
     def add(joined: JoinedKeys, which: str, at: int, value: str) -> None:
@@ -165,7 +166,7 @@ def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
 
 
 def staged_twice(found: ShardFiles, shards: Sequence[str]) -> dict[int, bytes]:
-    """Returns index of a shard -> keys of its sources that an earlier shard keeps, concatenated."""
+    """Returns index of a shard -> joined keys of sources that it must drop: an earlier shard keeps them."""
     dropped = defaultdict[int, bytes](bytes)
     for joined in found.joined(shards, "sources"):
         owners = joined.shard[joined.repeated]
@@ -221,7 +222,7 @@ def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
 
 
 def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
-    """Writes a shard's parts of sources without those that other shards keep. Returns (dropped, 0)."""
+    """Writes a shard's sources again, without those that an earlier shard keeps. Returns (dropped, 0)."""
     files = ShardFiles(store, run)
     outcome, raw = files.outcome(task.name), files.read(task.name, "dropped")
     gone = {raw[at : at + KEY] for at in range(0, len(raw), KEY)}
@@ -244,8 +245,8 @@ def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class TaskReading:
-    """Reader of files by tasks of a runner (an `ingest.FileReading`). Reads in this process if the files are
-    small or cannot be cut, or if a worker does not see them."""
+    """Reader that reads files by tasks of a runner (an `ingest.FileReading`). Reads in this process if the
+    files are small or cannot be cut, or if a worker does not see them."""
 
     worker: WorkerConfig
     runner: Runner
@@ -256,8 +257,7 @@ class TaskReading:
     def __call__(
         self, store: Store, of: str, paths: Sequence[Path], format: Format, progress: Progress
     ) -> StagedFiles:
-        """Stages the rows of files. Raises DataError for a damaged file, Unavailable for a handed-back
-        task."""
+        """Stages the rows of files. Raises DataError for a damaged file, Unavailable for an undone task."""
         counts, cut = ReadCounts(), list[Shard]()
         if readers.size(paths, format) >= self.least_bytes:
             cut = formats.cut(paths, format, self.shard_bytes, counts)
@@ -288,7 +288,7 @@ class TaskReading:
     def _rounds(
         self, files: ShardFiles, work: ShardedRead, counts: ReadCounts, shown: Progress
     ) -> StagedRows:
-        """Reads all shards, settles repeated ids and addresses, and adds up the rows and counts."""
+        """Reads all shards until no id or address is repeated. Returns the rows, and fills `counts`."""
         names = list(work.shards)
         unread = [n for n in names if not files.is_done(n)]
         while True:
@@ -323,7 +323,7 @@ class TaskReading:
         verb: str,
         progress: Progress,
     ) -> None:
-        """Runs `do` as a task per named shard. Raises workers' errors, Unavailable for a handed-back task."""
+        """Runs `do` as a task per shard in `names`. Raises as `__call__`, and any error of a worker."""
         if not names:
             return
         # The time limit of a task is that of one row times its number of ids.
@@ -337,7 +337,7 @@ class TaskReading:
 
 
 def reading_of(pipeline: Pipeline) -> FileReading:
-    """Returns the reader of a pipeline's files: `read_here` with the runner `inline`, else TaskReading."""
+    """Returns the reader of a pipeline's files: `read_here` if the runner is `inline`, else a TaskReading."""
     if pipeline.runner is inline:
         return read_here
     return TaskReading(pipeline.worker, pipeline.runner, pipeline.start)

@@ -3,8 +3,8 @@
 An operator is a record, which any process can receive. Its `open` loads models and tables and returns a
 function that computes one block after another. A task's work is a list of operators and a sink. On Ray each
 operator may run in its own processes (`runs.cluster.graph`); `in_turn` runs all of them in one process. A
-batch that raises is split until the failing rows are found. A task whose rows are not proven to blame is
-handed back. Does not depend on Ray. Between operators a block is an Arrow table:
+batch that raises is split until the failing rows are found. If the rows are not proven to blame, their task
+is handed back: returned unfinished. Does not depend on Ray. Between operators a block is an Arrow table:
 
     part                        string: name of the part; all rows of a block are of one part
     note                        string: a `Note` as JSON on the first row, else null
@@ -47,7 +47,7 @@ _TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """State of a part, passed along the operators."""
+    """State of a part, which operators pass on with its rows."""
 
     ids: int  # rows of the task
     by: Mapping[str, Share] = field(default_factory=dict)  # pool -> work of its operators so far
@@ -130,15 +130,15 @@ class PartRows:
         return replace(back, counts=summed(cost, back.counts))
 
     def over(self, back: HandedBack | None = None, ended: str = "") -> PartRows:
-        """Returns these rows' block emptied, so that later operators skip it. Its note records the task that
-        is handed `back`, or why the block `ended`."""
+        """Returns this block without its rows, so that later operators skip it. Its note tells why: `back` is
+        the task handed back, or `ended` is the reason."""
         note = replace(self.note, back=back and self.vain(back), ended=ended)
         return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
 
 
 def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], process: str = "") -> RunTask:
-    """Returns a function that runs `do` (-> rows, faults), again while the store is unavailable. After TRIES
-    tries it hands the task back."""
+    """Returns a function that runs a task by `do`, which returns the numbers of rows and of faults. If the
+    store is still unavailable after TRIES tries, the function hands the task back."""
 
     async def run_task(task: Task) -> TaskResult | HandedBack:
         start = time.perf_counter()
@@ -158,7 +158,7 @@ def unable(
     suspects: Suspects | None = None,
     counts: Mapping[str, StageCounters] | None = None,
 ) -> HandedBack:
-    """Hands a task back. WorkerBroken replaces the worker; any other Unavailable stops the run."""
+    """Makes the hand-back of a task. If `e` is WorkerBroken, the worker is replaced; else the run stops."""
     then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
     return HandedBack(part, str(e), then, suspects or Suspects(), counts or {})
 
@@ -185,11 +185,11 @@ class Operator(Protocol):
 
     @property
     def in_hand(self) -> int:
-        """Rows in flight in all processes of the operator, enough to keep its engines or services busy. 0:
-        the processes compute by themselves, one block at a time each."""
+        """Rows in flight, over all processes of the operator, that keep its engines or services busy. If 0,
+        each process computes by itself, one block at a time."""
 
     async def open(self, kit: LocalKit) -> Operate:
-        """Returns a function that computes blocks in turn. Called again for each further block in flight."""
+        """Returns a function that computes blocks in turn. Each further block in flight needs another one."""
 
 
 @runtime_checkable
@@ -218,10 +218,12 @@ def step(
     take: Callable[[PartRows], None] = lambda block: None,
     keep: Callable[[PartRows, pa.Table], pa.Table] = lambda block, rows: rows,
 ) -> Operate:
-    """Returns the function that computes blocks for an operator in this process. `counts`: stage -> counters,
-    which `compute` increments. `digest_of`: (id of a failed row, stage of its fault) -> table or key of the
-    answer, for `faults`. `take` receives each block before its rows are computed. `keep` stores computed rows
-    and returns the rows for the next operator; it is called again while the store is unavailable."""
+    """Returns the function that computes blocks for an operator in this process.
+
+    `compute` computes rows, and counts in `counts` (stage -> counters). `digest_of` takes the id of a failed
+    row and the stage of its fault. It returns the table or the key of the answer that lacks the row, for the
+    table `faults`. `take` gets each block before its rows are computed. `keep` stores computed rows and
+    returns the rows for the next operator; it is called again while the store is unavailable."""
     steps = {s.name: s.step for s in (*recipe.corpus, *recipe.question)}
     passed = 0  # rows that passed in this process so far
 
@@ -260,8 +262,8 @@ def step(
 
 
 async def _probe(kit: LocalKit, step: Step | CorpusStep, count: StageCounters) -> None:
-    """Sends one small request to each model of a step, without the memo. Counts it as a call. Raises
-    WorkerBroken if a model fails."""
+    """Sends one small request to each model of a step, without the memo. Counts each request as a call.
+    Raises WorkerBroken if a model fails."""
     calls = count.calls
     by_kind = {"embedder": calls.vectors, "reranker": calls.scores, "generator": calls.replies}
     for model in asked_models(step):
@@ -274,7 +276,7 @@ async def _probe(kit: LocalKit, step: Step | CorpusStep, count: StageCounters) -
 
 
 def _back(part: str, e: Unavailable, counts: Mapping[str, StageCounters], witnessed: bool) -> HandedBack:
-    """Hands a task back: its rows are not proven to blame. `witnessed`: rows of other tasks passed here."""
+    """Makes the hand-back of a task for the error `e`. `witnessed` True: rows of other tasks passed here."""
     for count in counts.values():  # the next worker counts the rows
         count.in_vain(StageCounters())
     if isinstance(e, Unproven):
@@ -312,7 +314,7 @@ def storing(
 async def in_turn(
     work: StagedWork, kit: LocalKit | None, operators: Sequence[Operator] | None = None
 ) -> RunTask:
-    """Returns a function that runs a task in this process, by `operators` or all operators of the work."""
+    """Returns a function that runs a task in this process, by `operators`; None: all those of the work."""
     kit, worker = kit or work.worker.kit(None), work.worker
     store = await worker.open_store()
     steps = [await operator.open(kit) for operator in operators or work.operators()]

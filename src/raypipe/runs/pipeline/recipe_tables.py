@@ -1,9 +1,9 @@
 """Tables that a recipe searches in a store, the sources missing in them, and the keys of answers.
 
-A source is missing if its parser met a time limit, for example. Questions are then answered without it, and
-the key of each answer includes a digest of the missing sources. Once the source is indexed, its questions
-have other keys, so they are answered again. The old answers remain stored under their old keys, and remain
-true of the sources that they were made from. Changes no table.
+A source is missing, for example, if its parser met a time limit. Questions are then answered without the
+source, and the key of each answer includes a digest of the missing sources. Once the source is indexed, the
+questions get other keys, so they are answered again. The old answers stay stored under their old keys, and
+stay true of the sources that they were made from. This module changes no table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Lacks = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class AnswerSources:
-    """Evidence of a recipe's answers: what they depend on besides the recipe and the questions' texts."""
+    """Evidence of a recipe's answers: all that decides them besides the recipe and the question's text."""
 
     snapshot: str  # digest of everything searchable in the store (`Pipeline.snapshot`)
     missing: Lacks  # for all sources that the questions may search
@@ -53,7 +53,7 @@ class AnswerSources:
         return row_key(question, self.snapshot, self.everything or self.conditional, self.turns)
 
     def absent(self, question: Question) -> str:
-        """Returns a digest of the question's sources that are missing in tables; "" if none is missing."""
+        """Returns a digest of the question's missing sources and the tables that lack them; "" for none."""
         cited = question.sources()
         if cited is None or self.everything:
             return self.missing_digest
@@ -75,7 +75,8 @@ def answer_sources(snapshot: str, lacks: Lacks, recipe: Recipe) -> AnswerSources
 
 
 def answer_key(recipe: str, question: str, row: str, absent: str) -> str:
-    """Returns the key of an answer: a digest of a recipe's digest, a question id, `row` and `absent`."""
+    """Returns the key of an answer: a digest of the recipe's digest, the question's id, and the two digests
+    that `AnswerSources.row` and `AnswerSources.absent` return."""
     return digest(recipe, question, row, *([absent] if absent else []))
 
 
@@ -84,8 +85,8 @@ def _lacks_id(lacks: Lacks) -> str:
 
 
 def require_passages(recipe: Recipe, store: Store, questions: Iterable[Question] | None = None) -> None:
-    """Raises DataError if a question searches the whole store and the store has no source for the recipe.
-    `questions` None: assumes such a question. Never raises for a recipe that needs no passages."""
+    """Raises DataError if a question searches the whole store, and the store has no source that the recipe
+    reads. `questions` None stands for such a question. Never raises if the recipe needs no passages."""
     if lacks_passages(recipe, store) and (questions is None or any(q.sources() is None for q in questions)):
         raise DataError(nothing_to_search(recipe, store.uri))
 
@@ -108,7 +109,7 @@ INDEX_WORDS = "index.words_"  # prefix in `Step.reads` of a search by words, bef
 
 
 def whole_corpus(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
-    """Returns a name for the work of filling the tables of texts, passages and vectors, and these tables."""
+    """Returns a name for filling the tables of texts, passages and vectors, and the names of these tables."""
     vectors = (recipe.vectors_table(model) for model in recipe.embedders())
     tables = (recipe.texts_table, recipe.passages_table, *vectors)
     return f"corpus-{digest(*tables)}", tables
@@ -123,10 +124,10 @@ def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
 
 
 def searched(store: Store, recipe: Recipe) -> IndexSpec:
-    """Returns the recipe's tables at their current versions, as a process opens them to search. Postings are
-    included only if they have every source of the passages, except dead letters (sources that failed for
-    good); else a search by words reads the texts. Raises as `require_measured` if an approximate index may
-    not be searched."""
+    """Returns the recipe's tables at their current versions, for a process that opens them to search. Leaves
+    out postings (the index of words) that lack a source of the passages table, unless the source is a dead
+    letter (failed for good). A search by words then reads the texts. Raises as `require_measured` if an
+    approximate index may not be searched."""
     spec = tables_now(store, recipe)
     require_measured(store, recipe, spec)
     return spec
@@ -149,8 +150,8 @@ def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 def files_read(store: Store, recipe: Recipe) -> list[str]:
-    """Returns a list of one digest: of the addresses and times of all files that ingest read from folders.
-    Returns [] if no step of the recipe uses these times (`text.evidence`), or if there are no times."""
+    """Returns a digest of the addresses and times of all files that ingest read from folders, as a list of
+    one. Returns [] if no step of the recipe uses the times (`text.evidence` does), or if no file has one."""
     if not (store.has(LAYOUTS) and any("index.layouts" in stage.step.reads() for stage in recipe.question)):
         return []
     layouts = store.scan(LAYOUTS, ["source", "url", "modified"], filter="modified != ''")
@@ -159,8 +160,8 @@ def files_read(store: Store, recipe: Recipe) -> list[str]:
 
 
 def fields_read(store: Store, recipe: Recipe) -> list[str]:
-    """Returns a list of a digest of all documents' fields; [] if no stage or stored question has a
-    condition."""
+    """Returns a digest of the fields of all documents, as a list of one. The list is empty if no stage and no
+    stored question has a condition on fields."""
     if not (recipe.conditions() or _stored_conditions(store)):
         return []
     tables = [t for t in (*NAMED[:1], LAYOUTS) if store.has(t)]
@@ -168,7 +169,7 @@ def fields_read(store: Store, recipe: Recipe) -> list[str]:
 
 
 def _stored_conditions(store: Store) -> dict[str, str]:
-    """Returns the question's name in messages -> its condition, for each stored question that has one."""
+    """Maps "question ID" to the question's condition on fields, for each stored question that has one."""
     if "where" not in store.dataset("questions").schema.names:  # a table may be older than the column
         return {}
     rows = store.scan("questions", ["id", "where"], filter="`where` != ''")
@@ -176,7 +177,8 @@ def _stored_conditions(store: Store) -> dict[str, str]:
 
 
 def require_fields(store: Store, recipe: Recipe, questions: Iterable[Question] | None) -> None:
-    """Raises ConditionError if a condition does not fit the fields. `questions` None: all stored ones."""
+    """Raises ConditionError if a condition of the recipe or of a question does not fit the fields of the
+    store's documents. `questions` None: all stored questions are checked."""
     given = {f"recipe {recipe.name}, stage {name}": where for name, where in recipe.conditions().items()}
     if questions is None:
         given |= _stored_conditions(store)
@@ -193,8 +195,9 @@ def require_fields(store: Store, recipe: Recipe, questions: Iterable[Question] |
 
 
 def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpec:
-    """Returns the recipe's tables at the versions (table -> version) of a run or release. Raises KeyError if
-    a table is missing, except layouts and postings: only runs that searched the whole store have postings."""
+    """Returns the recipe's tables at the versions of a run or release, which `tables` holds (table ->
+    version). Raises KeyError if a table is missing there, except layouts and postings: only runs that
+    searched the whole store have postings."""
 
     def at(table: str) -> Pinned:
         return Pinned(table, tables[table])
@@ -208,27 +211,28 @@ def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpe
 
 
 def table_names(store: Store, recipe: Recipe) -> list[str]:
-    """Returns the tables of the recipe's corpus half that exist in the store, postings included."""
+    """Returns those tables of the recipe's corpus steps that exist in the store, postings included."""
     words = [t for tables in postings_tables(recipe).values() for t in tables]
     return [t for t in (*whole_corpus(recipe)[1], *words) if store.has(t)]
 
 
 def table_labels(recipe: Recipe) -> dict[str, str]:
-    """Returns label -> table, for each table in which a source can be missing. Other recipes have the same
-    labels for other tables: `texts`, `passages`, `vectors MODEL`, `words ANALYZER`."""
+    """Maps a label to each table in which a source can be missing: `texts`, `passages`, `vectors MODEL`,
+    `words ANALYZER`. The labels are the same for all recipes; the names of the tables are not."""
     vectors = {f"vectors {model_identity(m)}": recipe.vectors_table(m) for m in recipe.embedders()}
     words = {f"{WORDS}{name}": lengths for name, (_, lengths) in postings_tables(recipe).items()}
     return {"texts": recipe.texts_table, "passages": recipe.passages_table, **vectors, **words}
 
 
 def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], whole: bool) -> dict[str, Ids]:
-    """Returns label (`table_labels`) -> the given sources that have no row in its table.
+    """Maps the label of each table (`table_labels`) to those of `sources` that have no row in the table.
 
-    A source without text is listed under `texts` only. A source without chunks needs no vectors or words. A
-    table that does not exist lacks every source, except postings: `words NAME` is left out if they do not
-    exist, or if no question searches the whole store (`whole` False), since only such a search reads them.
-    `at`: table -> version to read. If it is not empty, postings that it lacks are left out. Other tables that
-    it lacks are read at their newest version."""
+    A source without text is listed under `texts` only. A source without chunks needs no vectors or words. If
+    a table does not exist, it lacks every source. But `words NAME` is left out if its postings do not exist,
+    or if `whole` is False: no question searches the whole store, and only such a search reads postings.
+
+    `at` maps tables to the version to read. A table that is not in `at` is read at its newest version;
+    postings that are not in `at` are left out, unless `at` is empty."""
     labels = {
         label: table
         for label, table in table_labels(recipe).items()
@@ -319,7 +323,7 @@ def require_measured(store: Store, recipe: Recipe, at: IndexSpec | None = None) 
 
 
 def require_recall(stage: AnnStage, found: AnnRecall) -> None:
-    """Raises RecallTooLow if a measured question finds less than the stage's `min_recall`."""
+    """Raises RecallTooLow if any question of the measurement found less than the stage's `min_recall`."""
     if found.worst < stage.how.min_recall:
         raise RecallTooLow(
             f"stage {stage.name}: expected each question to find at least {stage.how.min_recall:g} of the "

@@ -1,9 +1,9 @@
-"""Tasks without models: they invert words into postings, merge the memo (the cache), and compact tables.
+"""Tasks without models: they make postings of words, merge cache files into the memo, and compact tables.
 
-A merging task writes the values of some cache files as fragments of their memo table, which no version of the
-table contains yet. The driver adds the fragments of all tasks with one commit per table, and then removes the
-files. After a kill each value is still in its file or already in the table, and the next merge finishes the
-work. So no value passes through the driver.
+A merging task writes the values of some cache files as fragments of their memo table. No version of the table
+contains the fragments yet. The driver adds the fragments of all tasks with one commit per table, and then
+removes the files. After a kill each value is still in its file or already in the table, and the next merge
+finishes the work. Only a merge of few bytes (MERGED_HERE) is done by the driver itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PART_SOURCES = 50_000  # most sources of a part (one task): a second of work, an
 
 @dataclass(frozen=True, slots=True)
 class PostingsTask:
-    """Work that stores words of sources in `postings`, then completes a part in the table of lengths."""
+    """Work that stores words of sources in `postings`, then their lengths, which complete the part."""
 
     worker: WorkerConfig
     analyzer: str
@@ -48,7 +48,7 @@ class PostingsTask:
         inverter = await self.worker.tried(lambda: Inverter(store, self.texts, self.passages, self.analyzer))
 
         def invert(task: Task) -> tuple[int, int]:
-            """Stores words of a task's sources. Returns the number of lengths, and of failed sources."""
+            """Stores words of a task's sources. Returns the numbers of lengths and of failed sources."""
             start = time.perf_counter()
             sources = [i for i in task.with_ids(store).ids if i not in task.failed]
             lengths, postings = inverter.rows(sources, self.run, task.name)
@@ -68,7 +68,7 @@ class PostingsTask:
 @dataclass(frozen=True, slots=True)
 class StoreTask:
     """Work that one function does on files or fragments of tables. The ids of its tasks name files or work,
-    not rows: if workers die, no id is tried alone."""
+    not rows. So if workers die, a trial of a single id does nothing."""
 
     worker: WorkerConfig
     do: Callable[[Store, Task], tuple[int, int]]  # returns a number of rows and of faults; can be pickled
@@ -83,8 +83,8 @@ MERGED_HERE = 64 << 20
 
 
 def _fold(run: str, store: Store, task: Task) -> tuple[int, int]:
-    """Writes the values of cache files as a part of their memo table. The ids of the task name the files, all
-    of one table. Returns the number of added values, and the number of damaged files."""
+    """Writes the values of some cache files as a part of their memo table. The ids of the task are names of
+    files, all of one table. Returns the number of added values, and the number of damaged files."""
     table = task.ids[0].split("/")[-2]
     if read_record(store, table, run, task.name) is not None:  # written by a worker that died afterwards
         return 0, 0
@@ -97,9 +97,9 @@ def _fold(run: str, store: Store, task: Task) -> tuple[int, int]:
 def merge(
     store: Store, worker: WorkerConfig, runner: Runner, start: Callable[[], object], here: int = MERGED_HERE
 ) -> int:
-    """Merges the cache files of workers into the memo tables, here up to `here` bytes, else by tasks of that
-    size. Returns the number of damaged files. `start` connects to Ray. Raises the errors of workers, and
-    Unavailable if a task is handed back."""
+    """Merges the cache files of workers into the memo tables: in this process up to `here` bytes, else by
+    tasks of that size. Returns the number of damaged files. `start` connects to Ray. Raises the errors of
+    workers, and Unavailable if a task is handed back."""
     files = waiting(store)
     if sum(sum(sizes.values()) for sizes in files.values()) <= here:
         return merge_memo(store).damaged
@@ -135,7 +135,7 @@ def _merged(
 
 
 def _rewrite(table: str, version: int, run: str, store: Store, task: Task) -> tuple[int, int]:
-    """Rewrites a group of fragments of a table (the task's id) as fewer fragments. Returns (0, 0)."""
+    """Rewrites a group of a table's fragments, which the task's id names, as fewer. Returns (0, 0)."""
     written = housekeeping.write_group(store, table, version, task.ids[0])
     store.files.write(record_path(table, run, task.name), written.encode())
     return 0, 0
@@ -149,8 +149,8 @@ def compact_all(
     most: int = housekeeping.FRAGMENTS,
     here: int = MERGED_HERE,
 ) -> None:
-    """Compacts tables with more than `most` fragments: here up to `here` bytes, larger ones by tasks. `start`
-    connects to Ray. Raises the errors of workers, and Unavailable if a task is handed back."""
+    """Compacts tables with more than `most` fragments: in this process up to `here` bytes, larger tables by
+    tasks. `start` connects to Ray. Raises the errors of workers, and Unavailable if a task is handed back."""
 
     def by_tasks(store: Store, table: str, version: int) -> None:
         if housekeeping.table_bytes(store, table, version) <= here:

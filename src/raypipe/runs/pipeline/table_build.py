@@ -42,7 +42,7 @@ def single_worker(verb: Verb) -> Workers:
 
 
 def again_id(work_id: str) -> str:
-    """Returns the name of the work that computes rows again. `work_id`: the work on missing rows."""
+    """Returns the name for work that computes stored rows again. `work_id` names the work on missing rows."""
     return f"{work_id}-again"
 
 
@@ -87,7 +87,8 @@ class TableBuilder:
     worker: WorkerConfig
 
     def build(self, build: TableBuild, done: RunCounters) -> None:
-        """Finishes killed runs, computes the rows to do again, then all rows that are still missing."""
+        """Brings a table up to date: finishes its killed runs, computes `build.again` again, then all missing
+        rows. Merges the memo (the cache of calls) before and after, if the work calls models."""
         with self.clock.part("storing"):
             for table, schema in (*build.first, (build.table, build.schema)):
                 self.store.ensure(table, schema)
@@ -112,7 +113,7 @@ class TableBuilder:
                 done.memo_damaged += self.merge_memo()
 
     def merge_memo(self) -> int:
-        """Merges the cache files of workers, by tasks if large. Returns the number of damaged files."""
+        """Merges workers' cache files into the memo, by tasks if large. Returns how many were damaged."""
         with self.clock.part("storing"):
             return merge(self.store, self.worker, self.runner, self.start)
 
@@ -126,7 +127,7 @@ class TableBuilder:
             self.connect()
 
     def _again(self, ids: list[str], build: TableBuild, done: RunCounters) -> None:
-        """Computes rows again, together with the rows that an earlier run of this work left unfinished."""
+        """Computes rows again, together with rows that an earlier run of this work left undone."""
         work_id = again_id(build.work_id)
         rest = begun(self.store, work_id)
         ids = [*rest.ids, *ids] if rest else ids
@@ -144,8 +145,8 @@ class TableBuilder:
 
     def _finish(self, run: TableRun, work_id: str, build: TableBuild, done: RunCounters) -> bool:
         """Runs the remaining tasks of a run and commits its rows. Returns False if another run added some of
-        the rows meanwhile: then the table gets none of its rows, although `faults` and tables in `first` may
-        have got theirs, and the missing rows must be found again."""
+        these rows meanwhile. The table then gets no row of the run, and the caller must look for missing rows
+        again; `faults` and the tables in `first` may have got their rows."""
         if committed(self.store, build.table, run.name) is None:
             self._run(run, build, done)
         try:
@@ -166,7 +167,7 @@ class TableBuilder:
         return valid
 
     def _faults_of(self, run: TableRun, column: str, transient: bool) -> list[str]:
-        """Returns distinct values of a column of a run's transient faults, or of its final faults."""
+        """Returns the distinct values of `column` in a run's transient faults, or in its final faults."""
         which = f"run = '{run.name}' AND {'' if transient else 'NOT '}transient"
         rows = self.store.scan("faults", columns=[column], filter=which)
         return list(dict.fromkeys(rows[column].to_pylist()))
@@ -220,9 +221,8 @@ class TableBuilder:
     def _round(
         self, run: TableRun, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
-        """Runs tasks once and yields the tasks handed back. Once a cap is reached, no more tasks begin, and
-        CapReached is raised after the running tasks have ended. Raises Unavailable if a task must stop the
-        run."""
+        """Runs tasks once and yields the tasks handed back. Once a cap is reached, no more tasks begin; after
+        the running tasks have ended, CapReached is raised. Raises Unavailable if a task must stop the run."""
         with self.clock.tasks() as busy, ExitStack() as ending:
             left, waiting = len(tasks), list(tasks)
             results = self.runner(build.pool, build.work(run), waiting)

@@ -47,8 +47,8 @@ class Workers:
     def per_task(self, rows: int, most: int) -> int:
         """Returns the number of rows of a task, for `rows` missing rows and at most `most` per task.
 
-        Each worker gets up to four tasks (more only because of `most`), so that all finish at about the same
-        time. A task has at least `min_rows`, except if a worker then got no task. A single worker takes the
+        Each worker gets up to four tasks, so that all workers finish at about the same time. A task has at
+        least `min_rows`, unless too few tasks for all workers would be left. A single worker takes the
         largest tasks.
 
         >>> [Workers(n).per_task(10, 100) for n in (1, 2, 8)]
@@ -80,7 +80,7 @@ class Task:
         return self.planned.count if self.planned is not None else len(self.ids)
 
     def with_ids(self, store: Store) -> Task:
-        """Returns this task with its ids, read from the plan if need be."""
+        """Returns this task with its ids, which are read from the plan if the task has only their place."""
         if self.planned is None:
             return self
         return replace(self, ids=planned_ids(store, self.planned), planned=None)
@@ -88,7 +88,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Share of one pool in the work of a task."""
+    """Work that one pool did for a task: its counts and its time."""
 
     counts: Mapping[str, StageCounters]  # by stage
     seconds: float  # wall time
@@ -131,7 +131,7 @@ _RESULT = TypeAdapter(TaskResult)
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """A task returned unfinished: its rows are not proven to blame."""
+    """A task that its worker returns unfinished, because its rows are not proven to be the cause."""
 
     name: str
     reason: str
@@ -150,7 +150,7 @@ class TableTask(Protocol):
     def worker(self) -> WorkerConfig: ...
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """Returns the function that runs one task in this process. `kit` None: the work makes its own."""
+        """Returns the function that runs one task in this process. `kit` None: the work makes a kit."""
         ...
 
 
@@ -160,7 +160,7 @@ tasks, no more tasks begin, and the running ones finish."""
 
 
 def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-    """Runs one task after another in this process. Opens the work again if a task replaces the worker."""
+    """Runs one task after another in this process. Opens the work again if a task asks for a new worker."""
     do = None
     with asyncio.Runner() as loop:
         for task in tasks:  # ends if the caller empties the list
@@ -174,7 +174,7 @@ def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskR
 
 
 def results_of(runner: Runner, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
-    """Yields the results of tasks that belong to no run. Raises Unavailable if a task is handed back."""
+    """Runs tasks once and yields their results. Raises Unavailable if a task is handed back."""
     results = runner(verb, work, list(tasks))
     try:
         for result in results:
@@ -193,7 +193,7 @@ def with_worker(work: TableTask, **changes: Any) -> TableTask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Configuration of a worker process: where and how fast it works. Part of no digest."""
+    """Configuration of a worker process: store, device, engines, endpoints and limits. Part of no digest."""
 
     store: str  # URI
     backend: Backend
@@ -208,7 +208,8 @@ class WorkerConfig:
     further_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # engines that may leave
 
     async def tried(self, make: Callable[[], Awaitable[T] | T]) -> T:
-        """Calls `make` until no store or service is unavailable. Raises Unavailable after TRIES tries."""
+        """Calls `make` and returns its value. Tries again while a store or service is unavailable, at most
+        TRIES times in all. Then raises Unavailable."""
         return await until_available(make, self.backoff())
 
     def backoff(self) -> Backoff:
@@ -219,8 +220,8 @@ class WorkerConfig:
         return await self.tried(lambda: Store.open(self.store))
 
     def at_once(self, model: Model) -> int:
-        """Returns the number of chats that a generator takes at a time. A batch API counts as 1: it takes the
-        chats as one file, and a cap can stop the run between two files."""
+        """Returns the number of chats that the servers or engines of a generator take at a time. A batch API
+        counts as 1: it takes the chats as one file, and a cap can stop the run between two files."""
         if (at := self.endpoints.get(model.path)) is not None:
             return 1 if at.batch else at.concurrency * len(at.urls)
         identity = own_identity(model)
@@ -228,7 +229,7 @@ class WorkerConfig:
         return max(1, self.engine_limits.max_num_seqs * len(names))
 
     def kit(self, index: Index | None, process: str = "") -> LocalKit:
-        """Makes the kit of a process. `process`: its name for reports."""
+        """Makes the kit (access to models and index) of a process. Reports name the process `process`."""
         return LocalKit(
             index,
             self.backend,

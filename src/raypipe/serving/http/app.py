@@ -104,7 +104,8 @@ class Routes:
             return await asyncio.to_thread(requests.parse_body, kind, body, self._limits)
 
     async def _answerer(self, request: Request) -> AnswererProtocol:
-        """Returns the answerer for a request. Refuses a recipe that would ignore the key's filter."""
+        """Returns the answerer for a request. Refuses a recipe that searches the whole store if the key may
+        search only a part."""
         answerer = await self._router.current()
         if key_filter(request).filters and answerer.recipe.searches_all():
             detail = "This recipe searches the whole store, but this key may search only a part of it."
@@ -181,7 +182,7 @@ class Routes:
         request: Request,
         whole: bool = True,
     ) -> AnswerResponse:
-        """Answers one question and builds the response. `whole`: the request has only this question."""
+        """Answers one question and builds the response. `whole` is false for a question of a batch."""
         asked = self._query(request, query, query.include)
         if self._capture is not None and not asked.key_filter:
             asked = replace(asked, answer_id=self._capture.choose(asked.asker))
@@ -198,9 +199,9 @@ class Routes:
     async def _reply(
         self, request: Request, answerer: AnswererProtocol, query: requests.QueryBody, encode: Encode | None
     ) -> AnswerResponse | Response:
-        """Answers a question; with `encode`, streams the answer. A stream takes a slot here, so that a
-        refusal is still an HTTP status. Slot and bytes are released once the answer is made, so a client that
-        reads slowly holds neither."""
+        """Answers a question; with `encode`, streams the answer. A stream takes its slot before it begins, so
+        that a refusal is still an HTTP status. The slot and the bytes in flight are released when the answer
+        is made. So a client that reads slowly holds neither of them."""
         if encode is None:
             with self._slots.slot():
                 return await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
@@ -286,7 +287,7 @@ class Routes:
 
 
 def holding(route: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Wraps a route: after its answer, releases the bytes in flight that the request still holds."""
+    """Wraps a route, so that the bytes of a request stop counting as in flight after the answer."""
 
     @wraps(route)
     async def handle(request: Request, **path: str) -> Any:
@@ -310,7 +311,7 @@ def create_app(
     before_first: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
     """Makes the app. The web page and the health routes need no key: they show no question and no answer.
-    `proxy_sets_id`: as in `ObservedApp`. `capture` receives the answers (None: no answer is captured), and
+    `proxy_sets_id` is passed to `ObservedApp`. `capture` stores answers (None: no answer is stored), and
     writes its waiting rows when the app ends. `before_first` is awaited before the first request."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
 

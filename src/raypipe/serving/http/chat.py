@@ -1,10 +1,10 @@
 """The OpenAI chat protocol for the endpoint's questions: existing chat clients work unchanged.
 
-The question is the last user message. Earlier user and assistant messages with text are its turns: the newest
-20, and the first 2,000 characters of each. All other messages are ignored, and sampling fields have no
+The question is the last user message. Earlier user and assistant messages with text become its turns: the
+newest 20, and the first 2,000 characters of each. All other messages are ignored. Sampling fields have no
 effect, since a recipe has its own prompts and sampling. Fields that would change the kind of reply (tools,
-several choices, a response format) are refused, except with a value that changes nothing. The evidence is in
-`annotations`, as url_citation, and, exact to the character, in `raypipe`.
+several choices, a response format) are refused, except with a value that changes nothing. A response has the
+evidence twice: in `annotations`, as url_citation, and in `raypipe`, with the exact characters of each quote.
 """
 
 from __future__ import annotations
@@ -151,8 +151,7 @@ class ChatBody(StrictBody):
         return self
 
     def asked(self) -> QueryBody:
-        """Returns the question with its turns. Raises RequestRefused if the question is missing or longer
-        than 10,000 characters."""
+        """Returns the question with its turns. Raises RequestRefused unless it has 1 to 10,000 characters."""
         last = max((i for i, turn in enumerate(self.messages) if turn.role == "user"), default=-1)
         text = self.messages[last].joined_text() if last >= 0 else ""
         if not text.strip() or len(text) > 10_000:
@@ -269,7 +268,7 @@ def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
 async def chunks(
     id: str, model: str, counts: bool, events: AsyncIterator[Event | None]
 ) -> AsyncIterator[bytes]:
-    """Yields the stream of an answer. Sends no drafts, which a client would show as the answer."""
+    """Yields the bytes of a streamed answer, without drafts: a client would show a draft as the answer."""
     head = _head(id, model, "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
@@ -298,7 +297,7 @@ async def chunks(
 
 
 def url_citations(answer: AnswerResponse) -> list[dict[str, Any]]:
-    """Lists the evidence that has a url, as annotations of the whole answer; for an abstention nothing."""
+    """Lists the evidence that has a url, as annotations of the whole answer; nothing for an abstention."""
     whole = {"start_index": 0, "end_index": len(answer.answer or "")}
     quotes = answer.citations if answer.outcome != ABSTAINED else []  # no quote supports an "i don't know"
     cited = [{"url": c.url, "title": c.quote[:100]} for c in quotes if c.url]
@@ -311,7 +310,8 @@ def usage(answer: AnswerResponse) -> dict[str, int]:
 
 
 def _content(answer: AnswerResponse) -> dict[str, Any]:
-    """Returns the answer, or a refusal if answering failed or the recipe only ranks."""
+    """Returns the message's content and refusal. One of them is None. A refusal says that answering failed or
+    that the recipe only ranks."""
     if answer.outcome == RANKED:
         return {"content": None, "refusal": "This recipe ranks and does not answer: POST /v1/retrieve."}
     if answer.answer is None:

@@ -27,7 +27,7 @@ log = logging.getLogger("raypipe.serving.http")
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error; `detail` and `errors` repeat nothing of the request."""
+    """Error that the client gets as a response. `detail` and `errors` must repeat nothing of the request."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ EXPECTED_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
 
 
 class ClientGone(Exception):
-    """A client that closed its connection before the answer."""
+    """Error for a client that closed its connection before the answer."""
 
 
 def to_problem(error: Exception) -> RequestRefused:
@@ -92,7 +92,7 @@ def chat_error(status: int, message: str) -> dict[str, Any]:
 
 
 def problem_response(refused: RequestRefused, path: str = "") -> Response:
-    """Builds the error response, for a path of the OpenAI protocol in the protocol's form."""
+    """Builds the error response. For a `path` of the OpenAI protocol, the body has the protocol's form."""
     media, body = "application/problem+json", problem_body(refused)
     if path.startswith(CHAT_PATHS):
         where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)

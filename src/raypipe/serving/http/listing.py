@@ -1,6 +1,6 @@
-"""The listing of searchable documents: a part of their list, or of one document's text.
+"""Listing of the searchable documents, and reading of one document's text, a part at a time.
 
-A store's snapshot decides which documents pass the filters.
+A store's snapshot (its tables at one moment) decides which documents pass the filters.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ListingResponse(Shape):
 async def listing(
     over: StoreSnapshot, body: ListingBody, key_filter: Filters, release: str | None
 ) -> ListingResponse:
-    """Lists documents, or reads a part of the body's `source`. Raises the same RequestRefused for
-    a source that does not exist and for a source that the key's filter hides."""
+    """Lists documents, or reads a part of the document that `body` names as `source`. Raises RequestRefused
+    if `source` does not exist, and the same error if `key_filter` hides it."""
     start, source, index = body.offset, body.source, over.index
     asked = (body.filters.plain(), key_filter, start, min(body.limit or LISTED, MOST_LISTED))
     if source is not None:

@@ -1,10 +1,10 @@
 """Tools for agents: the endpoint by the Model Context Protocol, over HTTP or over stdin and stdout.
 
-A call of a tool is a request to a route of the app. The arguments are fields of the request's body. The
-result is the response's body, and the same as text for clients that read no structure. So keys, filters,
-limits, deadlines, metrics and log are those of the route, and a new field of a body becomes an argument. In
-this module, a reply is the body of such a response. The optional package `mcp`, which takes half a second to
-import, is imported only with a server.
+A call of a tool becomes a request to a route of the app. So the keys, filters, limits, deadlines, metrics and
+log of the route apply. The arguments of the tool are fields of the request's body, so a new field becomes a
+new argument. The result has the response's body twice: as a JSON object, and as text for clients that read
+only text. In this module, "reply" means this body. The optional package `mcp` is imported only when a server
+is made, because the import takes half a second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Reply = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RouteTool:
-    """A route as a tool."""
+    """A route of the API, offered as a tool."""
 
     path: str
     body: type[BaseModel]
@@ -97,7 +97,7 @@ def _passages(reply: Reply) -> str:
 
 
 def _why(reply: Reply) -> str:
-    """Formats the answer and the ranked passages, then the fields that these do not show, as JSON."""
+    """Formats the answer and the ranked passages as text, and all other fields of the reply as JSON."""
     shown = AnswerFields.model_fields.keys() - ReplyFields.model_fields.keys() | {"answer", "passages"}
     rest = json.dumps({n: v for n, v in reply.items() if n not in shown}, ensure_ascii=False, indent=1)
     return "\n\n".join([_answer(reply), _passages(reply) if "passages" in reply else "", rest])
@@ -151,7 +151,7 @@ TOOLS: Mapping[str, RouteTool] = {
 
 
 def server(app: FastAPI) -> Server[Any]:
-    """Makes the MCP server of an app's tools, for any transport. Over stdin the caller is this machine."""
+    """Makes an MCP server with the tools in TOOLS. A call over stdin counts as one from this machine."""
     import mcp_types as types
     from mcp.server.lowlevel.server import Server
     from mcp.shared.exceptions import MCPError
@@ -197,7 +197,8 @@ def server(app: FastAPI) -> Server[Any]:
 
 
 async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None) -> httpx.Response:
-    """Posts a body to a route with the key, address and id of `request`. None: posts as this machine."""
+    """Posts `body` to a route, with the key, address and id of `request`. If `request` is None, the post
+    counts as one from this machine."""
     client, headers = ("127.0.0.1", 0), {"host": "localhost", "content-type": "application/json"}
     if request is not None:
         client = (request.client.host, request.client.port) if request.client else ("", 0)
@@ -232,8 +233,8 @@ async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
 
 
 def require_own_site(request: Request) -> None:
-    """Refuses requests from pages of other sites, which a browser marks with the header `origin`: such a site
-    may point its own host name at this machine."""
+    """Raises RequestRefused if a page of another site made a browser send the request. The header `origin`
+    names that site. The check is needed because the site may point its own host name at this machine."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is not None and urlsplit(origin).hostname != urlsplit(f"//{host}").hostname:
         detail = "Expected a client, or a page of this endpoint: this request is from a page of another site."
@@ -251,8 +252,8 @@ async def serve_stdio(app: FastAPI) -> None:
 
 
 async def _stdin_lines() -> AsyncIterator[str]:
-    """Yields the lines of stdin, and hides stdin from all other code. Reads without a thread, since no signal
-    would end a thread's wait."""
+    """Yields the lines of stdin, and hides stdin from all other code. Reads on the event loop, because a
+    signal cannot end a thread that waits for input."""
     reader = asyncio.StreamReader(limit=16 << 20)
     pipe = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -65,8 +65,8 @@ class RequestMetrics:
 
 
 class ObservedApp:
-    """Middleware that gives ids to requests, counts, times and logs them, and answers defects with an error.
-    `proxy_sets_id`: a proxy in front sets `x-request-id` on requests and responses."""
+    """Middleware that gives ids to requests, counts, times and logs them, and answers unexpected exceptions
+    with an error. `proxy_sets_id` is true if a proxy sets `x-request-id` on requests and responses."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics, proxy_sets_id: bool) -> None:
         self._app, self._metrics, self._proxy_sets_id = app, metrics, proxy_sets_id
@@ -125,18 +125,18 @@ class JsonLines(logging.Formatter):
 
 
 class BytesInFlight:
-    """Bytes of all bodies that a gateway holds, up to a bound."""
+    """Counter of the bytes of all bodies that a gateway holds, with an upper limit."""
 
     def __init__(self, most: int, metrics: RequestMetrics) -> None:
         self._most, self._held, self._metrics = most, 0, metrics
 
     @contextmanager
     def body(self, size: int) -> Iterator[Callable[[int], None]]:
-        """Yields a function that counts a body's next bytes, which are in flight until the block ends.
+        """Yields a function that counts bytes of one body. The bytes are in flight until the block ends.
 
-        Bytes count when they arrive: a client that declares many and sends none takes none from others.
-        Entering the block raises Overloaded if the declared `size` does not fit. The function raises it if
-        the bytes that it counts do not fit."""
+        Bytes count only when they arrive, so a client that declares many and sends none takes no room.
+        Entering the block raises Overloaded if the declared `size` does not fit. The function raises
+        Overloaded if the bytes that it counts do not fit."""
         held = 0
 
         def count(more: int) -> None:
@@ -162,9 +162,9 @@ class BytesInFlight:
 
 async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInFlight) -> bytes:
     """Reads the body of a request. Its bytes are in flight until the request is answered (`app.holding`).
-    Raises RequestRefused for a body that is not declared as JSON, is compressed, is too large or arrives too
-    slowly, and if too many bytes are in flight. Raises ClientGone if the client disconnects. A form of
-    another site cannot declare JSON."""
+    Raises RequestRefused if the body is not declared as JSON, is compressed, is too large, arrives too
+    slowly, or does not fit into the bytes in flight. Raises ClientGone if the client disconnects. HTML forms
+    of other sites are refused, since a form cannot declare JSON."""
     unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(unsupported, "Expected the header `content-type: application/json`.")
@@ -242,8 +242,8 @@ class Slots:
 def authorize(
     keys: ApiKeys, headers: Headers, client: str | None, key_filters: Sequence[KeyFilter] = ()
 ) -> KeyFilter:
-    """Returns the filter of a request's key; UNFILTERED if the key has none or none is needed. Raises
-    RequestRefused if the request is not allowed."""
+    """Returns the filter of the request's key; UNFILTERED if the key has no filter or no key is needed.
+    Raises RequestRefused if the key is missing or unknown. If no keys exist, raises it for other machines."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     given = key.strip() if scheme.lower() == "bearer" else None
     if given is not None and (found := filter_of(given, key_filters)) is not None:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own, extended by the bodies, streams and errors that it does not see."""
+"""The OpenAPI document: FastAPI's own, with the bodies, streams and errors that FastAPI does not see."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BODIES = (AnswerBody, BatchBody, RetrieveBody, ListingBody, ChatBody, FeedbackBo
 
 
 def takes(body: type[StrictBody] | None = None) -> dict[str, Any]:
-    """Describes the key and, if the route takes one, the body of a request."""
+    """Describes a route that needs a key. If `body` is given, also describes the body of the request."""
     operation: dict[str, Any] = {"security": [{"key": []}]}
     if body is not None:
         operation["requestBody"] = {"required": True, "description": body.__doc__, "content": content(body)}

@@ -1,7 +1,8 @@
-"""Bodies of responses: their fields with meanings and examples, and how an answered question fills them.
+"""Response bodies of the HTTP API, and how an answered question fills them.
 
-FastAPI generates the OpenAPI document from these shapes. A field that is not set is left out of a body. The
-field `replies` of a body has the texts that the recipe's steps wrote about the question.
+FastAPI generates the OpenAPI document from these classes. A class names the fields of a JSON object, with
+meanings and examples. A field that is not set is left out of a body. The field `replies` holds the texts that
+the recipe's steps wrote about the question.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from raypipe.text.context import Place
 
 
 def says(description: str, example: Any, **more: Any) -> Any:
-    """Declares a field of a shape with its meaning and an example; `more` is passed to pydantic."""
+    """Declares a field of a body with its meaning and an example. `more` is passed to pydantic's `Field`."""
     return Field(description=description, examples=[example], **more)
 
 
@@ -38,7 +39,7 @@ class Shape(BaseModel):
 
 
 class Located(Shape):
-    """A span of a source, with its passage."""
+    """Base class of passages and quotes: a span of a source, with its address and its scores."""
 
     chunk: str | None = says(
         "Id of the best-ranked passage that has the whole quote; null: none has.", f"{SOURCE}:0-39"
@@ -88,7 +89,7 @@ class ReplyFields(Shape):
 
 
 class QuestionFields(ReplyFields):
-    """The question, and the model calls that its response took."""
+    """Fields of a response about one question: the question, and the model calls that were made for it."""
 
     id: str = says("Id of the question: the stored one's, or a digest of its text.", "0f52a8d1")
     query: str = says("The question.", "who wrote the first program?")
@@ -265,12 +266,12 @@ def _scored(hit: Hit, result: QueryResult) -> dict[str, Any]:
 
 
 def _document(place: Place) -> dict[str, Any]:
-    """Builds the fields that only a passage or a quote from a file of a folder has."""
+    """Builds the fields title, page and section, which only text from a file of an ingested folder has."""
     return {"title": place.title, "page": place.page or None, "section": place.section or None}
 
 
 def _citation(e: Evidence, context: bool) -> dict[str, Any]:
-    """Builds the fields of a `CitedQuote`."""
+    """Builds the fields of a `CitedQuote`. If `context` is true, adds the text before and after the quote."""
     quote = {n: getattr(e, n) for n in ("source", "chunk", "url", "quote", "span", "scores")}
     if e.place:
         quote |= _document(e.place)

@@ -86,7 +86,7 @@ class StrictBody(BaseModel):
 
 
 def mistake(problem: str) -> PydanticCustomError:
-    """Makes the error of a field's check. `problem`, the whole message, repeats nothing of the request."""
+    """Makes the error for a wrong field. `problem` is the whole message, without text of the request."""
     return PydanticCustomError("mistake", "{problem}", {"problem": problem})
 
 
@@ -277,7 +277,8 @@ class FeedbackBody(StrictBody):
 def query_request(
     options: QuestionBody, default_deadline_s: float, include: Collection[Include] = ()
 ) -> QueryRequest:
-    """Makes the query of a body. The time until the deadline starts with this call."""
+    """Makes the query for the answerer from a body. The time until the deadline starts with this call. If the
+    body has no deadline, `default_deadline_s` counts. `include` names the optional parts of the response."""
     deadline_s, query = options.deadline_s or default_deadline_s, options.query
     turns = recent([Turn(t.role, t.text) for t in options.turns])
     id, due = digest("ask", query), time.time() + deadline_s
@@ -293,7 +294,7 @@ def query_request(
 
 
 def parse_body(kind: type[B], body: bytes, limits: RequestLimits) -> B:
-    """Parses a body; the checks of its fields get `limits` as context. Raises RequestRefused."""
+    """Parses a body and checks its fields, some by `limits`. Raises RequestRefused if the body is invalid."""
     try:
         tree = decode(body, ReadCounts())
     except UnusableLine as e:

@@ -37,7 +37,7 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class ClosingStream(EventSourceResponse):
-    """A response with an event stream. It runs `on_end` when it ends, even if no client ever read from it."""
+    """A response with an event stream. When it ends, it calls `on_end`, even if no client read an event."""
 
     def __init__(self, chunks: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
         super().__init__(chunks, headers=HEADERS)
@@ -51,7 +51,7 @@ class ClosingStream(EventSourceResponse):
 
 
 class EventListener(Listener):
-    """Queue of a question's stages and drafts, as events."""
+    """Listener that queues the stages and drafts of a question as events."""
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: a task of `event_stream` ended
@@ -69,9 +69,9 @@ class EventListener(Listener):
 async def event_stream(
     request: Request, answer: Callable[[Listener], Awaitable[AnswerResponse]]
 ) -> AsyncIterator[Event | None]:
-    """Yields events; the last is ("answer", result) or ("error", problem). A yielded None asks for a
-    keep-alive comment, after KEEP_ALIVE_S without an event. If the client disconnects, cancels the work and
-    ends without a last event."""
+    """Answers a question and yields its events. The last event is ("answer", response) or ("error", problem).
+    After KEEP_ALIVE_S without an event, None is yielded; the caller then sends a keep-alive comment. If the
+    client disconnects, the work is cancelled, and no last event follows."""
     listener = EventListener()
     work, client_gone = asyncio.ensure_future(answer(listener)), asyncio.ensure_future(disconnected(request))
     del answer  # frees the request's documents, even if the client reads slowly
@@ -109,8 +109,8 @@ async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[by
 
 
 def encode_event(data: Any, name: str | None = None) -> bytes:
-    """Encodes an event with `data` as ASCII JSON. Before FastAPI 0.140.12 `format_sse_event` splits data at
-    every line separator of Unicode, and a client would join the pieces with a line feed, inside a string.
+    """Encodes an event with `data` as ASCII JSON. Before FastAPI 0.140.12, `format_sse_event` splits other
+    data at Unicode's line separators, so that a client would read line feeds inside a JSON string.
 
     >>> encode_event({"text": "a\\u2028b"}, "draft")
     b'event: draft\\ndata: {"text": "a\\\\u2028b"}\\n\\n'

@@ -59,11 +59,12 @@ def build_application(
     engine_gpus: float = 0,
     gateways: int = 1,
 ) -> Application:
-    """Builds the Serve application over the store at a URI.
+    """Builds the Serve application over the store at the URI `store`.
 
-    `kit` makes the kit of each replica of models. `gpus`: GPUs of each replica of embedders or rerankers;
-    `engine_gpus`: of engines.  `follow_live`: the live release
-    answers, and `recipe` is its recipe at the start. A Serve config overrides replicas and resources."""
+    If `follow_live` is true, the store's live release answers, and `recipe` is only its recipe at the start.
+    `kit` makes the kit (access to models) of each replica of models. A replica of embedders or rerankers gets
+    `gpus` GPUs, and a replica of language models `engine_gpus`. `gateways` is the number of gateway replicas.
+    A Serve config overrides replicas and resources."""
     config = config or ServerConfig()
 
     def deploy_models(name: str, kind: str) -> Application:
@@ -105,8 +106,8 @@ def build_application(
 
 
 def start(app: Application, host: str, port: int) -> None:
-    """Starts Serve and the application in the connected Ray; returns when its replicas are ready. Raises
-    Unavailable if Serve's proxy does not start; an application that cannot start raises Serve's error."""
+    """Starts Serve and the application in the connected Ray cluster; returns when the replicas are ready.
+    Raises Unavailable if Serve's proxy does not start, and Serve's error if the application cannot start."""
     quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # in this process
     client.CLIENT_POLLING_INTERVAL_S = LOOK_S
@@ -119,8 +120,8 @@ def start(app: Application, host: str, port: int) -> None:
 
 
 def reopen() -> None:
-    """Makes every gateway open the newest tables of its recipe; a gateway that follows the live release
-    ignores it. Raises Unavailable if the application does not run, or a gateway cannot open them."""
+    """Makes every gateway open the newest tables of its recipe. A gateway that follows the live release does
+    nothing. Raises Unavailable if the application does not run, or if a gateway cannot open the tables."""
     try:
         serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("reopen").results()
     except (RayError, RuntimeError) as e:

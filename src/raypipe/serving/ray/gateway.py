@@ -48,7 +48,7 @@ class Gateway:
         rerank: DeploymentHandle,
         generate: DeploymentHandle | None,
     ) -> None:
-        """Starts the gateway. `recipe` None: it follows the live release of the store."""
+        """Starts the gateway. If `recipe` is None, the gateway follows the live release of the store."""
         _configure_logging(config.log)
         self._config, self._store = config, store
         handles = [h for h in (embed, rerank, generate) if h is not None]
@@ -88,7 +88,7 @@ class Gateway:
 
     async def _warm(self) -> None:
         """Answers warm-up questions before this replica gets requests, then starts to measure the store's
-        bytes. A missing or unavailable part does not prevent the start: requests report it."""
+        bytes. The replica starts even if something is missing or unavailable; requests then report it."""
         try:
             async with asyncio.timeout(WARM_S):
                 await (await self._router.current()).warm(WARM_S)
@@ -114,8 +114,8 @@ class Gateway:
 
 
 def _configure_logging(file: str | None) -> None:
-    """Writes the log as JSON lines, one per request and event, to a file or to stderr, which Ray keeps. The
-    file may be moved meanwhile, and several gateways may append to it."""
+    """Writes the log as JSON lines, one per request and event, to `file`, or to stderr, which Ray keeps.
+    While the gateway runs, the file may be moved, and several gateways may append to it."""
     logger = logging.getLogger("raypipe")
     handler = logging.StreamHandler(sys.stderr) if file is None else WatchedFileHandler(file)
     handler.setFormatter(JsonLines())

@@ -1,5 +1,6 @@
-"""Deployments of models, and calls to them. A replica has models of one kind, and batches calls for vectors
-or scores. A call, except a stream, is retried if its replica dies; it is cancelled if its caller leaves."""
+"""Deployments of models, and the handles that call them. A replica has models of one kind, and computes calls
+for vectors or scores in batches. A call is cancelled if its caller leaves. A call that is no stream is
+retried if its replica dies."""
 
 from __future__ import annotations
 
@@ -44,11 +45,11 @@ class ModelDeployment:
         await warm_up(self._kit, models)
 
     async def compute(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
-        """Computes the vectors of texts, or the scores of pairs, in one batch with concurrent calls."""
+        """Computes the vectors of texts or the scores of pairs. Concurrent calls share one batch."""
         return rows_of(await self._batched(ModelCall(model, inputs, role)))
 
     async def compute_unbatched(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
-        """Computes the inputs of this call only."""
+        """Computes the same as `compute`, in a batch of this call only."""
         if model.kind == "embedder":
             return await self._kit.embedder(model)(inputs, role)
         return await self._kit.reranker(model)(inputs)
@@ -94,7 +95,8 @@ class ModelDeployment:
 async def micro_batch(
     calls: Sequence[ModelCall], compute: Callable[[ModelCall, list[Any]], Any]
 ) -> list[np.ndarray | Exception]:
-    """Computes calls in one batch per model and role. Returns each call's rows or exception."""
+    """Computes calls in one batch per model and role. Returns the rows of each call, or the exception that
+    its batch raised."""
     batches: dict[tuple[Model, Role], list[int]] = {}
     for i, call in enumerate(calls):
         batches.setdefault((call.model, call.role), []).append(i)
@@ -111,7 +113,7 @@ async def micro_batch(
 
 
 def rows_of(result: np.ndarray | Exception) -> np.ndarray:
-    """Returns the rows of one call of a batch, or raises its exception."""
+    """Returns `result`, the rows of one call of a batch. Raises `result` if it is an exception."""
     if isinstance(result, Exception):
         raise result
     return result
@@ -127,8 +129,9 @@ REPLICA_DIED = (RayActorError, ReplicaUnavailableError)
 
 
 class RetryingHandle:
-    """A method of a deployment that is retried if its replica dies, or if its batch raises an error that is
-    not raypipe's. Retries use the method `unbatched`; None: the same method, retried only after a death."""
+    """A method of a deployment that is called again if its replica dies. It is also called again if its batch
+    raises an error that is not raypipe's, because the input of another call may be the cause. Retries call
+    the method `unbatched`. If `unbatched` is None, they call the same method, and only after a death."""
 
     def __init__(self, handle: DeploymentHandle, method: str, unbatched: str | None = None) -> None:
         self._handle, self._method, self._unbatched = handle, method, unbatched or method
@@ -161,8 +164,8 @@ class RetryingHandle:
             raise
 
     async def stream(self, *args: Any) -> AsyncIterator[Any]:
-        """Yields the results of a streaming method. Never retried, since sent pieces cannot be taken back.
-        Raises as `remote` does."""
+        """Yields the results of a streaming method. Is never retried, since sent pieces cannot be taken back;
+        raises as `remote` does."""
         response = getattr(self._handle.options(stream=True), self._method).remote(*args)
         ended = False
         try:
@@ -178,7 +181,7 @@ class RetryingHandle:
                 response.cancel()
 
     def _own_error(self, error: Exception) -> Exception:
-        """Converts an error to raypipe's counterpart, if it has one."""
+        """Returns the error of raypipe that corresponds to `error`, or `error` itself if there is none."""
         if isinstance(error, BackPressureError):
             return Overloaded(f"{self._handle.deployment_name}: {error}")
         if isinstance(error, DeploymentUnavailableError):

@@ -1,4 +1,4 @@
-"""Cache by value behind a kit: equal texts, pairs and chats to an equal model are computed once.
+"""Cache in front of a kit (a step's access to models): each distinct request to a model is computed once.
 
 If one of several requests raises, the results that arrived are kept. A retry of the call sends only the other
 requests. This module depends on the contracts of kits, and on storage only through `Memo`.
@@ -42,7 +42,7 @@ from raypipe.text.thoughts import thought_tokens
 
 def add_up(counts: Any, more: Any, times: int = 1) -> None:
     """Adds `times` x each number of `more` to `counts`, a record of the same class. Changes `counts` and its
-    nested records in place, since open kits hold references to them."""
+    nested records in place, because open kits hold references to them."""
     for f in fields(counts):
         mine, theirs = getattr(counts, f.name), getattr(more, f.name)
         if is_dataclass(mine):
@@ -97,8 +97,8 @@ class CallCounts:
         add_up(self, other)
 
     def in_vain(self, before: CallCounts) -> None:
-        """Rolls back the cached requests counted since `before`: the attempt failed, and the next one looks
-        them up again. Computed requests stay counted, since they were sent."""
+        """Resets the counts of cached requests to those of `before`, because the attempt failed and the next
+        one looks the requests up again. Computed requests stay counted, because they were sent."""
         for name in ("vectors", "scores", "replies"):
             getattr(self, name).cached = getattr(before, name).cached
 
@@ -111,8 +111,8 @@ Came: TypeAlias = list[tuple[list[int], np.ndarray]]
 
 
 async def each(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]:
-    """Sends each row in its own call, all concurrently; returns the values that arrived, and an error if a
-    row raised. For requests that are answered one by one: a row that raises then costs only itself."""
+    """Sends each row in its own call, all concurrently. Returns the values that arrived, and an error if a
+    row raised. For requests that are answered one by one: a row that raises then loses only its own value."""
     sent = await asyncio.gather(*(send([row]) for row in rows), return_exceptions=True)
     came = [([row], value) for row, value in zip(rows, sent, strict=True) if isinstance(value, np.ndarray)]
     errors = [e for e in sent if isinstance(e, BaseException)]
@@ -125,12 +125,12 @@ async def each(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]
 
 
 async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]:
-    """Sends all rows in one call. If it raises, sends pieces (size: the square root of the number of rows),
-    then each row of a failing piece in its own call. Returns the values that arrived, and the last error. For
-    models that compute whole batches, and return nothing if one row raises.
+    """Sends all rows in one call. If that raises, sends pieces (size: the square root of the number of rows),
+    then each row of a failing piece in its own call. Returns the values that arrived, and the last error, if
+    any. It suits models that compute whole batches, and return nothing if one row raises.
 
-    Stops after an error that no row caused, except too little memory, and if all pieces fail. Of two or three
-    rows, a failing row may be sent alone twice; a single row is sent up to three times."""
+    Stops early if all pieces fail, and after an error that no row caused, except too little memory.
+    """
     came: Came = []
     error: Exception | None = None
     broken = [list(rows)]
@@ -154,7 +154,7 @@ async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | 
 T = TypeVar("T")
 
 Salvage: TypeAlias = Callable[[list[int], Send], Awaitable[tuple[Came, Exception | None]]]
-"""Function that sends unknown requests, and keeps values that arrive if a request raises."""
+"""Function that sends uncached requests with a Send, and keeps the values that arrive if a request raises."""
 
 Asking: TypeAlias = SingleFlight[tuple[str, str], Any]
 """Requests in flight: (memo table, key) -> its value."""
@@ -167,11 +167,11 @@ def cached(
     asking: Asking | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Kit:
-    """Puts a kit behind the cache. The returned kit counts all requests in `tally`, computes equal requests
-    of a call once, and does not compute cached ones.
+    """Wraps a kit in a cache. The returned kit counts all requests in `tally`, computes equal requests of a
+    call once, and does not compute requests whose values are in `memo`.
 
-    `memo` None: nothing is kept between calls. The first uncached request loads the model. Kits that share
-    `asking` also send an equal request once while it is in flight; for the waiting callers it counts as
+    If `memo` is None, nothing is kept between calls. The first uncached request loads the model. Kits that
+    share `asking` also send an equal request once while it is in flight; for the waiting callers it counts as
     cached. `clock` (seconds) decides when replies of a reference's server expire (`Reference.periods`).
     """
     return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
@@ -236,7 +236,7 @@ class _Remembering(ForwardingKit[Kit]):
 
     def data(self, ref: Reference[T]) -> T:
         """Caches requests to a reference's server one by one. A reply is valid for the refresh period of its
-        domain. A period of 0 caches no reply; without a period, replies never expire."""
+        domain. With a period of 0, no reply is cached; without a period, replies never expire."""
         table, periods = request_replies_of(ref.version), ref.periods() or {}
 
         def wrap(request: Request) -> Request:
@@ -262,7 +262,8 @@ class _Remembering(ForwardingKit[Kit]):
     async def _through(
         self, table: MemoTable, keys: list[str], ask: Send, count: CallCount, send: Salvage
     ) -> Values:
-        """Returns the values of all keys. `ask` gets a row number per uncached key; `send` groups these."""
+        """Returns the values of all keys, which may repeat. `ask` gets a row number for each distinct
+        uncached key; `send` groups the row numbers into calls."""
         if not keys:
             return table.empty(0)
         first: dict[str, int] = {}  # distinct key -> first row that has it
@@ -286,8 +287,8 @@ class _Remembering(ForwardingKit[Kit]):
         return values[[place[key] for key in keys]]
 
     async def _found(self, table: MemoTable, keys: list[str], ask: Send, send: Salvage) -> Values:
-        """Returns the values of distinct keys. `ask` gets the positions of uncached keys. Stores the storable
-        values that arrive, even if the call for another key raises."""
+        """Returns the values of distinct keys. `ask` gets the positions of uncached keys, in groups that
+        `send` makes. Stores the storable values that arrive, even if the call for another key raises."""
         values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
         if self._memo is not None:
             known, kept = await self._memo.get_many(table, keys)

@@ -1,18 +1,18 @@
-"""The memo on disk: results of all runs of a store, found by value.
+"""The memo on disk: the cached model results of all runs of a store.
 
-Workers read the memo tables at the versions of the run's start. A worker immediately writes its computed
-values to a new file, the cache file, named by the digest of its content. It then keeps the latest values in
-memory. The driver or workers later merge cache files into the tables. A lost value is computed again, and of
-a duplicate only one is read, so no transaction is needed. A failed write is owed: the next look-up first
-repeats the write.
+Workers read the memo tables at the versions of the run's start. A worker writes the values that it computes
+to a new file at once. This cache file is named by the digest of its content. The worker also keeps its latest
+values in memory. The driver or workers later merge cache files into the tables. No transaction is needed: a
+lost value is computed again, and of two rows with the same key only the first is read. If a write fails, its
+values are owed: the next look-up first repeats the write.
 
-A plan counts the requests of a finished run as cached, if their table never lost a value. So each loss is
-noted by an empty file; processes need not agree on an order.
+A plan counts the requests of a finished run as cached, unless their table has lost a value. So each loss is
+noted by an empty file of its own, which needs no order among processes.
 
 The driver repairs damaged tables before a run (`mend_memo`). If a table's newest manifest is unreadable, the
 table returns to the version before. Unreadable fragments are removed, an unreadable index is built again. A
-file counts as damaged if it is missing, or if its bytes can be read but Lance cannot parse them. A store that
-cannot be reached raises.
+file counts as damaged if it is missing, or if its bytes can be read but Lance cannot parse them. If the store
+cannot be reached, the repair raises.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def memo_versions(store: Store) -> dict[str, int]:
 
 
 class StoreMemo:
-    """A memo over a store (`memo.Memo`). It reads the tables at `versions` (`memo_versions`), and its own
-    values. `fresh`: it ignores replies of earlier runs, and the replies that it stores replace them."""
+    """A memo (`memo.Memo`) in a store. It reads the tables at `versions` (`memo_versions`), and its own
+    values. With `fresh`, it ignores replies of earlier runs, and its replies replace them."""
 
     def __init__(self, uri: str, versions: Mapping[str, int], fresh: bool = False) -> None:
         self._store, self._replaces = Store.open(uri), fresh
@@ -75,7 +75,7 @@ class StoreMemo:
         self._paying = asyncio.Lock()
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
-        """Looks up keys as `Memo`. Raises StoreUnavailable, and DiskFull if owed values cannot be written."""
+        """Looks up keys as `Memo`. Raises StoreUnavailable, or DiskFull if owed values cannot be written."""
         await self._pay()
         known, values = await self._fresh.get_many(table, keys)
         if table.name not in self._old or known.all():
@@ -90,8 +90,8 @@ class StoreMemo:
         return known, out[known]
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
-        """Stores values as `Memo`. If they cannot be written, owes them and raises StoreUnavailable or
-        DiskFull."""
+        """Stores values as `Memo` does. If the write fails, keeps the values to write them later, and raises
+        StoreUnavailable or DiskFull."""
         try:
             await asyncio.to_thread(self._write, table, keys, values, current())
         except BaseException:  # also at a deadline: the thread may or may not write them
@@ -100,7 +100,7 @@ class StoreMemo:
         await self._fresh.put_many(table, keys, values)
 
     async def _pay(self) -> None:
-        """Writes the owed values. While it fails, callers neither get these values nor compute them again."""
+        """Writes the owed values. While it raises, look-ups raise, so no owed value is computed again."""
         while self._owed:
             async with self._paying:
                 if self._owed:
@@ -108,7 +108,7 @@ class StoreMemo:
                     await self._fresh.put_many(*self._owed.popleft()[:3])
 
     def _write(self, table: MemoTable, keys: Sequence[str], values: Values, of: CallContext) -> None:
-        """Writes one file atomically. Its name is the digest of its content, so a lost bit shows."""
+        """Writes one file atomically. Its name is the digest of its content, which shows damage."""
         if not keys:
             return
         if table.replies:
@@ -183,7 +183,7 @@ def cut(files: Mapping[str, int], most: int) -> list[list[str]]:
 
 
 def replaces(store: Store, name: str) -> bool:
-    """Returns whether a readable cache file has replies that replace older ones; reads no values."""
+    """Returns whether a cache file has replies that replace older ones; False if damaged or missing."""
     if (file := store.files.open(name)) is not None:
         with file, suppress(pa.ArrowException):  # a damaged file: `fold` removes it
             return _replaces(pa.ipc.open_file(file).schema)
@@ -192,7 +192,7 @@ def replaces(store: Store, name: str) -> bool:
 
 def merge_memo(store: Store) -> MergeSummary:
     """Merges the workers' cache files into the memo tables, in this process; `runs.pipeline.store_tasks` does
-    so by tasks. Replies of a `fresh` memo replace older ones, in any order of merges."""
+    the same in tasks. Replies of a `fresh` memo replace older ones, whatever the order of the merges."""
     done = MergeSummary(0, 0, 0)
     for table, files in waiting(store).items():
         for names in cut(files, FOLD_BYTES):
@@ -208,7 +208,7 @@ def merge_memo(store: Store) -> MergeSummary:
 
 
 def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
-    """Makes a missing memo table, with the columns of its first undamaged cache file, if there is one."""
+    """Makes a missing memo table with the columns of the first undamaged file in `names`, if there is one."""
     for name in names if not store.has(table) else ():
         content = store.files.read(name)
         if content is not None and intact(name, content):
@@ -217,10 +217,10 @@ def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
 
 
 def fold(store: Store, table: str, names: Sequence[str]) -> tuple[pa.Table, list[str], int]:
-    """Prepares the merge of cache files into their table, which must exist if a file is undamaged. Returns
-    the rows to add, the keys whose older rows must be removed, and the number of damaged files. A row is
-    added for each key that the table lacks or whose row is replaced. Removes damaged files, whose content
-    contradicts their name, and notes the loss."""
+    """Prepares the merge of cache files into their table. The table must exist if one of the files is
+    undamaged. Returns the rows to add, the keys whose older rows must be removed, and the number of damaged
+    files. A row is added for each key that the table lacks or whose row is replaced. A file is damaged if its
+    content contradicts its name; it is removed, and the loss is noted."""
     tables, damaged = list[pa.Table](), 0
     for name in names:
         content = store.files.read(name)  # None: another driver merged it meanwhile
@@ -265,13 +265,13 @@ def add_folded(
 
 
 def note_loss(store: Store, table: str, what: str) -> None:
-    """Notes that values of a memo table are lost. `what` identifies the loss, so each is noted once."""
+    """Notes that a memo table has lost values. `what` identifies the loss, so it is noted only once."""
     store.files.write(f"{MEMO_LOSSES}/{table}/{digest(what)}", b"")
 
 
 def has_lost(store: Store, table: str) -> bool:
-    """Returns whether values of a memo table are lost, or unmerged in a damaged file. True if neither the
-    table nor a cache file exists."""
+    """Returns whether values of a memo table are lost: a loss is noted, or an unmerged cache file is damaged.
+    Also returns True if neither the table nor a cache file exists."""
     names = store.files.names(f"{MEMO}/{table}")
     if store.files.names(f"{MEMO_LOSSES}/{table}") or not (names or store.has(table)):
         return True

@@ -1,4 +1,4 @@
-"""Look-ups in a store's memo without a model call: for plans, and for the explanation of a row.
+"""Look-ups in a store's memo (its cache of model calls) without a model call: for plans and explanations.
 
 Depends on how keys are made (`store.memo.cached.cached`) and where values are stored (`store.memo.disk`);
 writes nothing.
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
-    """Returns the keys that have a value: in the memo's table, or in a file that is not yet merged.
+    """Returns the keys that have a value, in the memo's table or in a cache file that is not merged yet.
 
     With `version`, returns the keys that the table had at that version; 0 means before the table existed.
     """
@@ -51,7 +51,7 @@ def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | N
 
 @dataclass(slots=True)
 class MemoRequest:
-    """A look-up of a step in the memo: the table and the keys."""
+    """A step's look-up in the memo: the table, the keys, and which keys were found."""
 
     table: MemoTable
     keys: list[str]
@@ -59,7 +59,7 @@ class MemoRequest:
 
 
 class RecordingMemo:
-    """A memo that records the requests it gets, and stores nothing (`memo.Memo`)."""
+    """A memo (`memo.Memo`) that records the look-ups in another memo, and stores nothing."""
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
@@ -87,7 +87,8 @@ class NoReply(NotCached):
 
 
 class CacheOnlyKit(ForwardingKit[Kit]):
-    """A kit whose models raise NotCached. If `cached` wraps the kit, only uncached requests reach a model."""
+    """A kit (a step's access to models and index) whose models raise NotCached. If `cached` wraps this kit,
+    cached requests are answered as usual, and only uncached ones raise."""
 
     def _refused(self, model: Model) -> Any:
         async def refuse(*asked: object) -> NoReturn:
@@ -98,7 +99,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
     embedder = reranker = generator = _refused
 
     def data(self, ref: Reference[T]) -> T:
-        """Opens a reference from its files only; a request to its server raises NoReply."""
+        """Opens a reference's files. A request to its server raises NoReply, an embedding NotCached."""
 
         def silent(request: Request) -> Request:
             async def ask(path: str, body: Mapping[str, Any]) -> Any:
@@ -110,7 +111,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
 
 
 class ChatRecorder(ForwardingKit[Kit]):
-    """A kit that records each chat by adapter, in order, with its reply; None if the call raised."""
+    """A kit that records the chats sent to each adapter, in order, each with its reply (None: it raised)."""
 
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
@@ -146,9 +147,9 @@ class _UnsearchedKit(CacheOnlyKit):
 async def first_requests(
     step: Step | CorpusStep, kit: Kit, inputs: Iterable[Any]
 ) -> list[MemoRequest | None]:
-    """Returns the first request that a step makes about each input, as if nothing were cached; None if it
-    makes none. An input is a batch of questions, or a table. Calls no model. Raises ConfError if the step
-    searches before its first request."""
+    """Returns the first look-up in the memo that a step makes for each input, as if nothing were cached; None
+    for an input without a look-up. An input is a batch of questions, or a table. Calls no model. Raises
+    ConfError if the step searches the index before its first look-up."""
     recorder, requests = RecordingMemo(MemoryMemo()), list[MemoRequest | None]()
     work: Any = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
     for given in inputs:
@@ -162,8 +163,8 @@ async def first_requests(
 
 
 async def first_chats(step: CorpusStep, kit: Kit, table: pa.Table) -> list[Chat]:
-    """Returns the chats that a corpus step sends first about a table, as if nothing were cached. Chats that
-    depend on a reply are not among them."""
+    """Returns the chats that a corpus step sends for a table before it gets any reply. Chats that depend on a
+    reply are missing. Calls no model."""
     recorder = ChatRecorder(_UnsearchedKit(kit))
     with suppress(NotCached):
         await step.open(recorder)(table)

@@ -44,8 +44,8 @@ def reply_keys(model: Model, chats: Sequence[Chat], sampling: Sampling, adapter:
 
 def request_key(version: str, path: str, body: Mapping[str, Any], period: float | None, now: float) -> str:
     """Returns the key of a server's reply: a digest of the reference's version and the request. With a
-    refresh `period` (seconds), the key also has the period and the number of the period that contains `now`.
-    It then also has the domain, by which changes are counted.
+    refresh `period` (seconds), the key also has the period, the number of the period that contains `now`, and
+    the domain, by which changes are counted.
 
     >>> request_key("v1", "/movie/get", {}, 60.0, 130.0).partition("@")[2]
     '60.0*2*movie'
@@ -55,7 +55,7 @@ def request_key(version: str, path: str, body: Mapping[str, Any], period: float 
 
 
 def period_of(key: str) -> tuple[str, str, float, int] | None:
-    """Splits a key into request, domain, refresh period (seconds) and its number; None without a period.
+    """Splits a key into request, domain, refresh period (seconds) and period number; None without a period.
 
     >>> period_of("abc@60.0*2*movie"), period_of("abc")
     (('abc', 'movie', 60.0, 2), None)
@@ -68,7 +68,7 @@ def period_of(key: str) -> tuple[str, str, float, int] | None:
 
 
 def expired(key: str, now: float) -> bool:
-    """Returns whether the refresh period of a server's reply is over: no run looks up its key again.
+    """Returns whether the refresh period in a key has ended. No run looks up such a key again.
 
     >>> [expired(request_key("v1", "", {}, period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
     [False, True, True]
@@ -84,10 +84,10 @@ Values: TypeAlias = np.ndarray
 """Values, one per key: (keys, dim) or (keys,) float32, or (keys,) `llm.Generated` objects."""
 
 ENTRY_BYTES = 300
-"""Approximate bytes of a cached value, without its numbers: its key, and entries in a dict and a queue."""
+"""Approximate bytes of a cached value apart from its numbers: its key, and entries in a dict and a queue."""
 
 REPLY_BYTES = 200
-"""Approximate bytes of a cached reply, without its text and its entry."""
+"""Approximate bytes of a cached reply apart from its text and its ENTRY_BYTES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class MemoTable:
         return len(values) * ENTRY_BYTES + own
 
     def storable(self, values: Values) -> np.ndarray:
-        """Marks the values that may be cached: (keys,) bool. A non-finite number or a fault may not: once
-        cached, it would be returned every time. Nor may a text with half a surrogate pair."""
+        """Marks the values that may be cached: (keys,) bool. A non-finite number or a fault may not, since it
+        would be returned every time. Nor may a text with half a surrogate pair: no table holds it."""
         if self.replies:
             texts = [v.text if isinstance(v, Generated) else None for v in values]
             # No table can hold a lone surrogate.
@@ -136,7 +136,7 @@ def replies_of(model: Model) -> MemoTable:
 
 
 def request_replies_of(version: str) -> MemoTable:
-    """Returns the map for replies to requests of a reference's version; a reply is JSON text."""
+    """Returns the map for a server's replies (JSON texts) to requests of a reference at this version."""
     return MemoTable(f"replies-{digest('graph', version)}")
 
 
@@ -144,7 +144,7 @@ class Memo(Protocol):
     """A map by value that outlives a call. A stored value is returned bit for bit, or not at all."""
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
-        """Returns the known keys, (keys,) bool, and their values in key order."""
+        """Returns which keys are known, (keys,) bool, and the values of the known keys in key order."""
         ...
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
