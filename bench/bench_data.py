@@ -10,7 +10,7 @@ from pathlib import Path
 
 from raypipe.contrib.world import write as synth
 from raypipe.core.textfile import json_lines
-from raypipe.text.html import to_text
+from raypipe.text.page_parser import to_text
 from raypipe.text.words import character_windows, sentences
 
 REAL = "crag/dev_data.jsonl.bz2"

@@ -32,7 +32,7 @@ from raypipe.evaluation.fault_budget import row_faults
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store, put
-from raypipe.text.html import ParserLimits, storable
+from raypipe.text.page_parser import ParserLimits, storable
 
 ROOT = Path(__file__).parents[2]
 TAGS = ("div", "table", "td", "font", "a", "p", "script", "style", "svg", "template", "select", "b", "!--")

@@ -26,7 +26,7 @@ from raypipe.core.records import Block, Source, Span, chunk_id, digest, source_i
 from raypipe.text import bm25
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.evidence import ANALYZER
-from raypipe.text.html import fold, storable, to_text
+from raypipe.text.page_parser import fold, storable, to_text
 from raypipe.text.typed_answers import AskedQuestion, dates, day_of, read
 from raypipe.text.words import analyse, character_windows
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from extract_sets import Case, Page, Passages, Pool, QuestionSet, html_page, markdown_table, plain_page
 
 from raypipe.core.records import source_id
-from raypipe.text.html import to_text
+from raypipe.text.page_parser import to_text
 
 SEED = 11
 PRODUCTS, FACTS = 24, 8  # of them, and of each

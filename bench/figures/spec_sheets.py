@@ -28,7 +28,7 @@ from extract_sets import Case, Page, Passages, Pool, QuestionSet, html_page, mar
 
 from raypipe.core.records import source_id
 from raypipe.readers.documents.reader import DocumentReader
-from raypipe.text.html import to_text
+from raypipe.text.page_parser import to_text
 
 PACKAGES = """
     agent-detector==2.0.0 aiohappyeyeballs==2.7.1 annotated-types==0.8.0 anyio==4.16.0 attrs==26.1.0

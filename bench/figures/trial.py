@@ -35,7 +35,7 @@ from raypipe.core.textfile import json_lines
 from raypipe.metrics.paired_tests import conclude, paired
 from raypipe.models import catalog, load
 from raypipe.readers.documents.reader import DocumentReader
-from raypipe.text.html import to_text
+from raypipe.text.page_parser import to_text
 
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 QUESTIONS = Path(__file__).with_name("trial_questions.jsonl")

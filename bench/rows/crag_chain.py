@@ -26,7 +26,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store.index import MemoryIndex
-from raypipe.text.html import fold
+from raypipe.text.page_parser import fold
 
 QUESTIONS, BEST, CUT = 2, 20, 1000  # of the file; sentences that the prompt gets; characters of one, at most
 CLOSE = 1e-6  # two cosines that may change places

@@ -13,7 +13,7 @@ from bench_rows import BenchRow, Contest
 from bs4 import BeautifulSoup
 from machine import Machine
 
-from raypipe.text.html import fast_text, fold
+from raypipe.text.page_parser import fast_text, fold
 
 BREAKS = re.compile(r"<wbr\s*/?>", re.IGNORECASE)  # places of a break: ours splits no word there
 

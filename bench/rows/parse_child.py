@@ -11,7 +11,7 @@ from bench_rows import BenchRow, Contest
 from bs4 import BeautifulSoup
 from machine import Machine
 
-from raypipe.text.html import ParsedPage, ParseJob, SandboxedParser, fold, to_text
+from raypipe.text.page_parser import ParsedPage, ParseJob, SandboxedParser, fold, to_text
 
 
 def unequal(ours: list[str | None], peer: list[str]) -> str:

@@ -28,7 +28,7 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
-from raypipe.steps.chats import CHARS_PER_TOKEN
+from raypipe.steps.prompts import CHARS_PER_TOKEN
 from raypipe.store import Store
 from raypipe.store.housekeeping import tables
 

@@ -16,7 +16,7 @@ from raypipe.api.cli.main import main
 from raypipe.core import arrow
 from raypipe.readers import ReadCounts
 from raypipe.store import Store
-from raypipe.text.html import fold
+from raypipe.text.page_parser import fold
 
 pytestmark = pytest.mark.slow
 

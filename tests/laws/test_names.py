@@ -149,7 +149,7 @@ JOBS = {"reprocess": "eval --changes"}
 def is_name(text):
     """Whether a dotted name leads into raypipe: from a package, a module, or a class.
 
-    >>> is_name("text.nowhere.sentences"), is_name("raypipe.text.html"), is_name("Memo.nothing")
+    >>> is_name("text.nowhere.sentences"), is_name("raypipe.text.page_parser"), is_name("Memo.nothing")
     (False, True, False)
     """
     first, *rest = text.split(".")

@@ -21,7 +21,7 @@ from raypipe.readers.documents.walk import file_kind
 from raypipe.readers.rows import UnusableLine
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.candidates import SourceText, candidates
-from raypipe.text.html import fold, to_text
+from raypipe.text.page_parser import fold, to_text
 
 
 @pytest.fixture(scope="module")

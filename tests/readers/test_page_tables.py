@@ -11,7 +11,7 @@ from raypipe.readers.documents.page_tables import Box, Row, headed
 from raypipe.readers.documents.page_text import joined
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.candidates import SourceText, candidates
-from raypipe.text.html import fold, to_text
+from raypipe.text.page_parser import fold, to_text
 
 
 def text_of(data):

@@ -13,7 +13,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import paragraph
 from raypipe.readers.formats import kind_of
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.html import fold, storable
+from raypipe.text.page_parser import fold, storable
 
 DATA = os.environ.get("RAYPIPE_DATA")
 given = pytest.mark.skipif(DATA is None, reason="RAYPIPE_DATA is not set")

@@ -17,7 +17,7 @@ from raypipe.steps.compress import Compress
 from raypipe.steps.generate import Generate
 from raypipe.text.context import pack
 from raypipe.text.evidence import Fitted, FittedOn
-from raypipe.text.html import to_text
+from raypipe.text.page_parser import to_text
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import ByLabel, Prompt
 

@@ -11,7 +11,7 @@ from raypipe.steps.extract import Extract, choose, say, shown
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.candidates import Sentence, SourceText
 from raypipe.text.evidence import FEATURES, UNFITTED, Fitted, FittedOn
-from raypipe.text.html import fold
+from raypipe.text.page_parser import fold
 
 TEXTS = {
     "book": "Emma is a novel. Emma was written by Jane Austen in 1815. It was read widely.",

@@ -11,7 +11,7 @@ from raypipe.core.arrow import corpus_table, fault_column
 from raypipe.core.records import Fault, Source, source_id
 from raypipe.models.kit import LocalKit
 from raypipe.steps.parse import COMPARED_EVERY, Parse
-from raypipe.text.html import ParseJob, ParserLimits, SandboxedParser
+from raypipe.text.page_parser import ParseJob, ParserLimits, SandboxedParser
 
 
 def table(*contents, kind="page"):

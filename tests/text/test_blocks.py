@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.html import fold, shown, to_text
+from raypipe.text.page_parser import fold, shown, to_text
 
 PAGE = """<title>Emma &amp; co</title><nav><a href=x>Home</a> <a>News</a></nav><h1>Emma</h1>
 <p>She <b>said</b> so<br>and left</p>x<ul><li>one<li>two</ul><table><tr><th>Writer<td>Austen</table>

@@ -1,5 +1,4 @@
 import math
-import time
 
 import numpy as np
 import pytest
@@ -94,18 +93,14 @@ def test_a_pool_without_passages_or_words_has_no_hits(variant):
         assert len(at) == len(scores) == 0
 
 
-def test_flat_arrays_beat_building_the_corpus_again():
-    """5,000 passages of 100 words: about 1 ms, 4 ms where the floor needs the vocabulary, against 100."""
+def test_scores_of_flat_arrays_are_rank_bm25s_also_of_frequent_words():
     rng = np.random.default_rng(0)
-    words = np.minimum(rng.zipf(1.3, 500_000), 20_000).astype(np.uint64)
-    offsets = np.arange(5001) * 100
-    query = np.array([40, 90, 700], np.uint64)
-    start = time.perf_counter()
-    at, scores = bm25.scores(bm25.Bm25Corpus(offsets, words), query, "okapi", 1.5, 0.75)
-    flat = time.perf_counter() - start
-    start = time.perf_counter()
+    words = np.minimum(rng.zipf(1.3, 50_000), 20_000).astype(np.uint64)
+    offsets = np.arange(501) * 100
     passages = [words[a : a + 100].tolist() for a in offsets[:-1]]
-    expected = BM25Okapi(passages).get_scores(query.tolist())
-    rebuilt = time.perf_counter() - start
-    assert np.allclose(scores, expected[at], atol=1e-9)
-    assert flat < rebuilt / 2
+    for query in ([40, 90, 700], [1, 2, 2, 40]):  # nearly every passage has 1 and 2
+        at, scores = bm25.scores(
+            bm25.Bm25Corpus(offsets, words), np.array(query, np.uint64), "okapi", 1.5, 0.75
+        )
+        expected = BM25Okapi(passages).get_scores(query)
+        assert np.allclose(scores, expected[at], atol=1e-9)

@@ -3,7 +3,7 @@ import pytest
 from raypipe.core.records import Block
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.candidates import MAX_CHARS, SourceText, candidates
-from raypipe.text.html import fold, to_text
+from raypipe.text.page_parser import fold, to_text
 
 TEXT = "Emma is a novel. Jane Austen wrote it in 1815. It was read widely. Few books were read more."
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raypipe.text.html import to_text
+from raypipe.text.page_parser import to_text
 
 HIDING = [
     "<p hidden>{}</p>",

@@ -10,7 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 from pace import within
 
-from raypipe.text.html import fast_text, fold, not_html, to_text
+from raypipe.text.page_parser import fast_text, fold, not_html, to_text
 
 
 def soup(html, parser="lxml"):

@@ -10,7 +10,7 @@ import pytest
 
 from raypipe.core.records import Fault
 from raypipe.core.sandbox import Cancelled
-from raypipe.text.html import ParsedPage, ParseJob, ParserLimits, SandboxedParser, to_text
+from raypipe.text.page_parser import ParsedPage, ParseJob, ParserLimits, SandboxedParser, to_text
 
 GOOD = [ParseJob(b"<p>one"), ParseJob(b"<p>two<p hidden>x"), ParseJob("<p>dreißig 😀".encode())]
 SLOW = ParseJob(b"<div>x" * 40_000, "lxml", "bs4")  # some .9 s of CPU for BeautifulSoup
@@ -132,7 +132,7 @@ def test_no_child_outlives_its_killed_parent(tmp_path):
     import sys
 
     code = (
-        "import os, signal, psutil; from raypipe.text.html import *; "
+        "import os, signal, psutil; from raypipe.text.page_parser import *; "
         "x = SandboxedParser(); x.run([ParseJob(b'<p>a')]); "
         "print(psutil.Process().children()[0].pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

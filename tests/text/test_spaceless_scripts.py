@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
-from raypipe.text.html import to_text
+from raypipe.text.page_parser import to_text
 from raypipe.text.words import analyse, character_windows, nested_windows, word_hash
 
 SETS = {  # passages, and for each a question in other words than a whole sentence of it

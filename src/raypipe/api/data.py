@@ -21,7 +21,7 @@ from raypipe.core.records import Fault, Gold, Question
 from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, field_map, own_rows
 from raypipe.readers.field_map import Fields
 from raypipe.readers.object_store import is_remote
-from raypipe.text.html import SandboxedParser
+from raypipe.text.page_parser import SandboxedParser
 
 if TYPE_CHECKING:
     from raypipe.runs.pipeline.ingest_log import IngestSummary

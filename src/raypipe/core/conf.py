@@ -46,8 +46,8 @@ class Conf:
         return next((f / name for f in self._every() if (f / name).is_file()), None)
 
     def layers(self, name: str) -> list[Path]:
-        """Returns the file `name` of each folder that has one. Later files override earlier ones, so the file
-        of the first folder comes last. Raises ConfError if no folder has the file."""
+        """Returns the file `name` of each folder that has one. The first folder's file comes last, because a
+        reader lets later files override earlier ones. Raises ConfError if no folder has the file."""
         found = dict.fromkeys((f / name).resolve() for f in self._every() if (f / name).is_file())
         return list(reversed(found)) or [self.file(name)]
 

@@ -153,7 +153,8 @@ class Index(Protocol):
         if a condition does not fit the fields."""
 
     async def narrowed(self, citations: tuple[Citation, ...], where: str) -> tuple[Citation, ...]:
-        """Returns the citations that meet a condition, without those of their sources that do not meet it."""
+        """Returns the citations with a source that meets a condition. Sources that do not meet it are removed
+        from these citations."""
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         """Returns the words of every passage in the scope, as the corpus step `tokenize` stored them."""

@@ -152,8 +152,8 @@ class ProgressTask:
 
     @property
     def count(self) -> int:
-        """Number of finished units. Units inside unfinished parts are added if `inside` and `unit` are
-        equal."""
+        """Number of finished units. Includes units inside unfinished parts, if the name `inside` of these
+        units is the name `unit` of the counted ones."""
         if self.inside != self.unit:
             return self.done
         now = self.done + sum(self.parts.values())

@@ -148,7 +148,8 @@ class Sandbox:
         return why
 
     def _trouble(self, memory: int = 0) -> Refused | None:
-        """Starts a child that fills `memory` bytes and answers the probe. Returns None, or why it failed."""
+        """Starts a child, which fills `memory` bytes and then gets the probe, a request that is known to
+        work. Returns None if the child answers it, else why not."""
         self._child = child = _Child(self._function, self._limits)
         answer = next(child.answers([(self._probe,)], memory), None)
         if answer is not None and not (isinstance(answer, Refused) and answer.reason == "memory"):

@@ -32,8 +32,8 @@ QUESTIONS = 200  # most questions to measure recall on: 5 % of them are ten
 
 
 def recalls(pipeline: Pipeline) -> list[AnnRecall]:
-    """Builds and measures the approximate indexes that a recipe searches. Returns the recall of each stage.
-    If a stage was never measured with its settings, measures all stages. Raises RecallTooLow, and DataError
+    """Builds the approximate indexes that a recipe searches. Returns the recall of each stage; measures all
+    stages if one of them was never measured with its settings. Raises RecallTooLow, and DataError
     as `measured` does."""
     built(pipeline)
     if any(state.recall is None for state in ann_states(pipeline.store, pipeline.recipe)):

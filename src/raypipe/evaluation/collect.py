@@ -97,8 +97,8 @@ class CollectedAnswers:
         self, answered: Question, prompts: Mapping[str, Mapping[str, Any]], states: bool
     ) -> None:
         """Counts the faults and replies of an answer by this recipe, and the reply that became the answer.
-        `prompts` maps reply names to prompt columns. If `states` is True, also keeps the confidence that the
-        answer states."""
+        `prompts` maps reply names to the columns of results.parquet on their prompts. If `states` is True,
+        also keeps the confidence that the answer states."""
         self.faults.add(answered)
         if answered.origin:
             self.answered_by[answered.origin] += 1
@@ -118,11 +118,11 @@ def collect(
 ) -> CollectedAnswers:
     """Writes the answers into the table of results, in order. Returns the collected values.
 
-    `sources` describes what the answers depend on. `form` is the form of the golds. `seconds` maps the ids of
-    questions that this run answered to the seconds of each stage. An answer kept from an earlier run, perhaps
-    of another recipe, is scored, but its faults, origin, prompts, losses and calls are not collected. If the
-    recipe has a language model, answers are checked for injected prompts. Raises KeyError if a passage has no
-    text.
+    `sources` is the evidence that the questions may search. `form` is the form of the golds. `seconds` maps
+    the ids of questions that this run answered to the seconds of each stage. An answer kept from an earlier
+    run, perhaps of another recipe, is scored, but its faults, origin, prompts, losses and calls are not
+    collected. If the recipe has a language model, answers are checked for injected prompts. Raises KeyError
+    if a passage has no text.
     """
     store, recipe = pipeline.store, pipeline.recipe
     found, index = CollectedAnswers(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))

@@ -191,9 +191,9 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 def _write_run(
     pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey], record_of: Callable[..., Run]
 ) -> Run:
-    """Compacts the tables, and writes a run's files and page. Then writes the record to the store, and last
-    to the folder. `record_of` makes it from `tables` (name -> version) and `previous` (id of the run to
-    compare with)."""
+    """Compacts the tables, and writes a run's files and page. Then writes the run's record, first to the
+    store and then to the folder. `record_of` makes the record from `tables` (name -> version) and `previous`
+    (id of the run to compare with)."""
     store, recipe = pipeline.store, pipeline.recipe
     with pipeline.clock.part("storing"):
         pipeline.builder.compact()

@@ -35,7 +35,8 @@ SHOWN = 3  # rows in an error's message
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """A row with a fault: a dead letter, pending, or answered by another step."""
+    """A row with a fault. It has failed for good, is tried again by the next run, or is a question that
+    another step answered."""
 
     kind: RowKind
     id: str  # id of a source or question; file:line for a line; folder/file for a file of a folder

@@ -176,8 +176,9 @@ def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
 def _answer(
     run: FitRun, row: Mapping[str, Any], step: Decide, kind: DataKind, by: Measure
 ) -> DecidedAnswer | None:
-    """Converts a row of the run. Returns None if the row has no golds, has neither an answer nor a score, or
-    if "i don't know" would have no score."""
+    """Makes the fit's data point of a question from its row. Returns None if the row has no golds, or has
+    neither an answer nor a score. Returns None also if the measure gives "i don't know" no value, because the
+    fit compares with abstaining."""
     value = (row["measures"] or {}).get(by.name)
     idk = Prediction(row["id"], IDK, tuple(row["golds"]), None, row["labels"])
     if not row["golds"] or (abstained := kind.values(idk).get(by.name)) is None:

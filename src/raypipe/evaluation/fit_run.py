@@ -55,10 +55,9 @@ class FitRun:
         self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
     ) -> tuple[FittedOn, set[str], set[str], int]:
         """Splits the rows into the half to fit on and the unseen half. Returns a record of the data that
-        `stage` is fitted on, the ids of both halves, and a number. The record covers only rows in `scored`,
-        because a fit uses no others. The unseen half omits questions that an earlier fit of the recipe has
-        seen, and questions that are fitted on under another id. The number counts the scored rows omitted
-        because of an earlier fit."""
+        `stage` is fitted on, the ids of both halves, and how many scored rows the unseen half omits because
+        an earlier fit of the recipe has seen them. It also omits questions that are fitted on under another
+        id. The record covers only rows in `scored`, because a fit uses no others."""
         ours = [r for r in rows if half_of(self.key(r)) == self.split]
         used = [r for r in ours if r["id"] in scored]
         named = digest(*(part for r in used for part in (r["id"], r["query"], *r["golds"])))

@@ -27,7 +27,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.runs.run_parts import JudgeLine
-from raypipe.steps.chats import ask_each
+from raypipe.steps.prompts import ask_each
 from raypipe.store import Store
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo

@@ -34,7 +34,7 @@ PAGES_AT_ONCE = 8  # sources whose content is in memory together: some 300 kB ea
 class LossFinder:
     """Finder of the places where gold answers were lost. Call `of` for each batch of questions, then `rest`
     once. `of` postpones questions whose golds must be sought in the whole store; `rest` reads the store once
-    for all of these. `notes` has losses that cannot be located, for people."""
+    for all of these. `notes` has a line for each stage at which no loss can be located."""
 
     def __init__(self, pipeline: Pipeline, index: Index, kit: Kit) -> None:
         self.notes: list[str] = []
@@ -54,9 +54,9 @@ class LossFinder:
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
     ) -> dict[str, LostAt]:
-        """Returns question id -> place where the gold was lost if the answer is wrong. `pairs` has each
-        question as asked and answered. Omits rankings, failures, postponed questions, and those without
-        golds."""
+        """Returns question id -> place where the gold is lost, if the answer is wrong at all. `pairs` has
+        each question as asked and as answered. Omits questions without golds, failed and postponed questions,
+        and those answered by a ranking of documents."""
         rows = [
             GoldEvidence(asked, answered, GoldText(golds[asked.id].answers), golds[asked.id].labels)
             for asked, answered in pairs

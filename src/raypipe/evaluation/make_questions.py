@@ -22,8 +22,8 @@ from raypipe.core.records import Fault, Span, digest
 from raypipe.metrics import overlap
 from raypipe.store import Store
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
-from raypipe.text.html import ParsedPage, ParseJob, SandboxedParser, fold, storable
 from raypipe.text.made_questions import PASSAGES, MadeKind, MadeText, Rejected, doubles, read, words
+from raypipe.text.page_parser import ParsedPage, ParseJob, SandboxedParser, fold, storable
 from raypipe.text.replies import abstains
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt

@@ -62,7 +62,7 @@ def read_predictions(path: Path, rule: verdict_rules.Rule | None) -> PredictionF
             normalized["no_answer"] += 1
             continue
         rows.append(_row(line, record, rule, normalized))
-        texts[rows[-1].question] = str(record["query"])
+        texts[rows[-1].question] = str(record["query"] or "")
         for name in ("judge", "trim"):
             value = str(record.get(name) or "")
             if stated.setdefault(name, value) != value:
@@ -84,7 +84,7 @@ REPLIES: Mapping[verdict_rules.Rule, str] = {
 
 
 def _require_fitting(path: Path, replies: list[str], rule: verdict_rules.Rule) -> None:
-    """Raises DataError if under half of the replies have the rule's form in REPLIES, if it has one."""
+    """Raises DataError if REPLIES has a form for the rule, and fewer than half of the replies have it."""
     fitting = dict.fromkeys(REPLIES, 0)
     for reply in replies:  # a reply in JSON counts for official, even with "true" in it
         if parse_response(reply).score != -1:

@@ -1,8 +1,9 @@
 """Device of a process: its loaded networks, matrix products, and the classification of its errors.
 
 A library's error means a failed device, too little memory, or an input that it cannot process. Mostly the
-text of torch's RuntimeError tells which, and only this module reads it. An unrecognised error is raised
-unchanged, since the input may be its cause. Torch, which takes three seconds, is imported only by products.
+text of torch's RuntimeError tells which, and no other module looks at that text. An unrecognised error is
+raised unchanged, since the input may be its cause. Torch, which takes three seconds, is imported only by
+products.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class SharedEncoders:
 
     def encoder(self, model: Model, load: Callable[[], T]) -> T:
         """Returns the network of a model's weights and dtype. Calls `load` if it is not loaded yet."""
-        # The weights of a MaxSim are those of its folder, followed by its formula.
+        # The weights' name of a MaxSim reranker is its folder's, followed by "+maxsim@" and a formula.
         key = model.weights.partition("+maxsim@")[0], model.dtype, model.pooling == "last"
         network: T | None = self._loaded.get(key)
         if network is None:
@@ -97,8 +98,9 @@ def product_on(device: str) -> Product:
 
 
 def torch_product(device: str) -> Product:
-    """Returns the matrix product on a torch device; it raises OutOfMemory and WorkerBroken. It copies blocks
-    to the device, and scores from it: 25 and 17 MB for 16,384 vectors of 384 numbers and 256 questions."""
+    """Returns the matrix product on a torch device; it raises OutOfMemory and WorkerBroken. For 16,384
+    vectors of 384 numbers and 256 questions it copies 25 MB of vectors to the device, and 17 MB of scores
+    back."""
     import torch
 
     matmul = torch.backends.cuda.matmul

@@ -234,8 +234,8 @@ class Client:
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 
     async def _alone(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
-        """Sends a chat a third and last time, without other chats in the engine. If the engine dies while it
-        computes this chat, the chat gets a final fault. If the engine dies before that, the chat is sent
+        """Sends a chat a third time, as the only chat in the engine. If the engine dies while it computes
+        this chat, the chat gets a final fault. If it dies before it computes the chat, the chat is sent
         again. If Ray has given up restarting the engine, the chat gets a transient fault."""
         once = self._handle.generate.options(max_task_retries=0)
         while True:

@@ -322,7 +322,8 @@ def _cut_lines(source: Input, shard_bytes: int) -> list[Shard]:
 
 
 def _cut_groups(source: Input, shard_bytes: int) -> list[Shard]:
-    """Cuts Parquet; an unreadable file is one shard. A shard ends with the row group that fills it."""
+    """Cuts a Parquet file into shards. A shard ends with the row group that fills it. An unreadable file is
+    one shard."""
     [path] = source.parts
     try:
         meta = pq.read_metadata(path)

@@ -37,7 +37,7 @@ from raypipe.readers import files, lines, row_files
 from raypipe.readers.documents.page_text import with_marks
 from raypipe.readers.file_read import FileRead
 from raypipe.readers.rows import LIMITS, Fields, ReadCounts, ReaderLimits, Row, UnusableLine, kind, source_of
-from raypipe.text.html import fold
+from raypipe.text.page_parser import fold
 
 ARXIV = "https://arxiv.org/abs/"
 CAPTIONS = "Figures and tables"

@@ -200,8 +200,8 @@ def _is_reference(tree: Mapping[str, Any]) -> bool:
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yields (path, text) of each value in a part of a `to_plain` tree, for people; a list is one value. A
-    model or a reference yields its name, then the fields of its identity below the same path. If a model has
-    adopted another model's identity, that model's name follows at `adopted_as`, then that model's fields."""
+    model or a reference yields its name, then the fields of its identity below the same path. A model that
+    counts as another one yields the other's name at `adopted_as`, and the other's fields."""
     if isinstance(tree, Mapping) and _MAP in tree:
         tree = {str(_shown(k)): v for k, v in tree[_MAP]}
     elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:

@@ -39,21 +39,21 @@ def step_class(path: str) -> tuple[type[Any], Plugin]:
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
     """Returns the token limit for the answers of a step that decides, and the tokenizer that counts their
-    tokens. Returns None, also by default, if answers have no limit."""
+    tokens. Returns None if answers have no limit, or if the step lacks the method `answer_cut`."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
 
 
 def answering(step: Step) -> tuple[str, ...]:
     """Returns the names of the replies from which a step that decides takes the answer (method `prefers`),
-    first choice first. Returns (), also by default, if the names are unknown."""
+    first choice first. Returns () if the step lacks the method."""
     prefers: Callable[[], tuple[str, ...]] | None = getattr(step, "prefers", None)
     return () if prefers is None else prefers()
 
 
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
     """Returns the kinds of sources that are searched, if the corpus step limits them. They are the field
-    `kinds` of a step that reads `content`. Returns None, also by default, if the step does not limit them."""
+    `kinds` of a step that reads `content`. Returns None if the step does not limit them."""
     kinds = getattr(step, "kinds", None)
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
@@ -87,8 +87,8 @@ def decides(step: Step) -> bool:
 
 
 def of_turns(step: Step) -> bool:
-    """Returns whether the step acts only on questions with earlier turns; False by default. For a question
-    without earlier turns the step's reply is skipped, and the key of the answer does not cover the step."""
+    """Returns whether the step acts only on questions with earlier turns. If it does, the key of an answer
+    to a question without them does not cover the step."""
     return getattr(step, "of_turns", False)
 
 

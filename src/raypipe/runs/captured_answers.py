@@ -1,7 +1,7 @@
 """Captured answers of an endpoint, and users' feedback on the answers, both kept in the endpoint's store.
 
 The id of an answer holds its time and is signed with a secret of the store. Any gateway can therefore verify
-an id without a look-up. Reads and writes records and small files.
+an id without a look-up. This module makes the ids, and reads the records; the endpoint writes them.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Changes:
 
 
 def compared_with(store: Store, run: Run) -> Run | None:
-    """Returns the last run before `run` that had some of its questions; None if there is none."""
+    """Returns the last run before `run` that had some of its questions, as `earlier_run` finds it."""
     return earlier_run(store, answer_keys(store, run.run), run.run)
 
 

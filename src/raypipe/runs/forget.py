@@ -237,7 +237,8 @@ class _Search:
                 yield from with_id_texts(found.to_pylist())
 
     def _rests_on_target(self, row: Mapping[str, Any]) -> bool:
-        """Returns whether an answer is for a target question, or cites, found or quotes a target."""
+        """Returns whether an answer is for a target question, or has a target among its citations, hits or
+        quotes."""
         quotes = (q for _, reply in row["replies"] for q in reply["quotes"])
         used = {*(h["source"] for h in row["hits"]), *(q["source"] for q in quotes)}
         cites = any(map(self.start.cites, row["citations"] or ()))

@@ -30,7 +30,8 @@ class QueryRequest:
 
     @property
     def corpus(self) -> str:
-        """Prefix of this request's keys in the cache: the name of its key's filter; "" without a filter."""
+        """Prefix of the names under which this request's values are cached: the name of its API key's filter;
+        "" without a filter."""
         return self.asker if self.key_filter else ""
 
     @property

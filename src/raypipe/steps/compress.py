@@ -16,10 +16,10 @@ import numpy as np
 from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
-from raypipe.steps.chats import Numbers, number_asker, skipping, with_replies
 from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
 from raypipe.steps.field_checks import require_positive, require_prompt
 from raypipe.steps.hits import add_hits
+from raypipe.steps.prompts import Numbers, number_asker, skipping, with_replies
 from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.context import Piece, joined, pack

@@ -19,8 +19,8 @@ from raypipe.core.llm import Generator, Sampling
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.protocols import Embed as Embedder
 from raypipe.core.records import Fault, Reply
-from raypipe.steps.chats import CHARS_PER_TOKEN, read_reply
 from raypipe.steps.field_checks import require_positive, require_prompt
+from raypipe.steps.prompts import CHARS_PER_TOKEN, read_reply
 from raypipe.text.replies import placed, read_text
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt, renderer, uses

@@ -33,8 +33,9 @@ class Examples:
     and keeps the drawn order.
 
     Examples about a document that the question cites are never shown, since they would reveal the answer.
-    Equal questions give only one example, in a pool only if they are about the same document. If the examples
-    exceed `tokens` tokens, the last chosen are dropped. If no example remains, the reply is skipped.
+    Equal questions of a bank give only one example; those of a pool do if they are about the same document.
+    If the examples exceed `tokens` tokens, the last chosen are dropped. If no example remains, the reply is
+    skipped.
     """
 
     bank: ExampleFile | None = None  # examples with calls; exactly one of bank and pool is set

@@ -12,7 +12,8 @@ from raypipe.core.index import Index
 from raypipe.core.llm import Choice, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, Fault, Question, Reply, Span
-from raypipe.steps.chats import (
+from raypipe.steps.field_checks import require_adapters, require_prompt
+from raypipe.steps.prompts import (
     CHARS_PER_TOKEN,
     PromptPassage,
     ask_by_adapter,
@@ -22,7 +23,6 @@ from raypipe.steps.chats import (
     skipping,
     with_replies,
 )
-from raypipe.steps.field_checks import require_adapters, require_prompt
 from raypipe.text import replies
 from raypipe.text.context import PassageLayout, characters, cite, pack
 from raypipe.text.replies import Level, ParsedReply

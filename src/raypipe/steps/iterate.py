@@ -18,11 +18,11 @@ from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step
 from raypipe.core.records import ANSWERED, FAULT, SKIPPED_REPLY, Fault, Hit, Question, Reply, parse_chunk_id
 from raypipe.steps.bm25 import Bm25
-from raypipe.steps.chats import ask_each, prompt_passages, prompt_values, read_reply, skipping, with_replies
 from raypipe.steps.dense import Dense
 from raypipe.steps.field_checks import require_positive, require_prompt
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.hits import add_hits, grown
+from raypipe.steps.prompts import ask_each, prompt_passages, prompt_values, read_reply, skipping, with_replies
 from raypipe.text.context import pack
 from raypipe.text.filters import parse
 from raypipe.text.replies import read_next_query

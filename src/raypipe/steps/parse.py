@@ -15,7 +15,17 @@ from raypipe.core.arrow import PARSED, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Block, Fault, SourceKind
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.html import ParsedPage, ParseJob, Parser, SandboxedParser, Via, check, fold, shown, storable
+from raypipe.text.page_parser import (
+    ParsedPage,
+    ParseJob,
+    Parser,
+    SandboxedParser,
+    Via,
+    check,
+    fold,
+    shown,
+    storable,
+)
 from raypipe.text.sanitize import clean
 
 COMPARED_EVERY = 256
@@ -30,11 +40,11 @@ class Parse:
     White space in the text is folded. A block is the span of a title, heading, paragraph, list item, cell or
     menu (`text.blocks`). A page's text is that of BeautifulSoup with the parser `html`. `via: fast` uses a
     faster parser, which gives the same text except on some broken pages; BeautifulSoup checks one page in
-    256, chosen by source id (`text.html`). Sources of other kinds are not searched and give no row.
+    256, chosen by source id (`text.page_parser`). Sources of other kinds are not searched and give no row.
 
-    The column `parser` names the parser of a row (`text.html.Way`), or plain for sources without HTML. A page
-    without text is a row with the text "". Reasons of faults: null, not_html, too_large, timeout, memory,
-    crash, unparsable.
+    The column `parser` names the parser of a row (`text.page_parser.Way`), or plain for sources without HTML.
+    A page without text is a row with the text "". Reasons of faults: null, not_html, too_large, timeout,
+    memory, crash, unparsable.
     """
 
     html: Parser = "lxml"  # parser of BeautifulSoup

@@ -9,9 +9,9 @@ from typing import ClassVar
 from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ANSWERED, Citation, Question, Reply
-from raypipe.steps.chats import CHARS_PER_TOKEN, number_asker, prompt_passages, skipping, with_replies
 from raypipe.steps.field_checks import require_positive, require_prompt
 from raypipe.steps.hits import add_scores, best_first
+from raypipe.steps.prompts import CHARS_PER_TOKEN, number_asker, prompt_passages, skipping, with_replies
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ANSWERED, Fault, Question, Reply
-from raypipe.steps.chats import CHARS_PER_TOKEN, ask_each, prompt_values, read_reply, skipping, with_replies
 from raypipe.steps.field_checks import require_positive, require_prompt
+from raypipe.steps.prompts import CHARS_PER_TOKEN, ask_each, prompt_values, read_reply, skipping, with_replies
 from raypipe.text.replies import KEPT, ParsedReply, UnreadableReply, read_text
 from raypipe.text.template import Prompt
 from raypipe.text.turns import is_grounded, shown, stands_alone

@@ -44,7 +44,7 @@ def tag(store: Store, table: str, name: str, version: int) -> None:
     here = tagged(store, table)
     if name not in here:
         store.dataset(table, version).tags.create(name, version)
-        store.files.sync(f"{table}.lance/{TAGS}/{name}.json")  # Lance does not
+        store.files.sync(f"{table}.lance/{TAGS}/{name}.json")  # Lance leaves it unsynced
     elif here[name] != version:
         raise StoreError(f"table {table} at {store.uri} has tag {name} at another version than {version}")
 

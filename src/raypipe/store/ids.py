@@ -101,7 +101,7 @@ class Ids(Sequence[str]):
         return Ids(pa.concat_arrays([self.array, more.array])) if more else self
 
     def name_among(self, which: str) -> str:
-        """Returns a name for a subset of this list, made from `which`; "" if this list has no name."""
+        """Returns a name for the subset of this list that `which` describes; "" if the list has no name."""
         return digest(self.all_of, which) if self.all_of else ""
 
 

@@ -150,7 +150,7 @@ _FIELD_LINE = re.compile(r"[^\W\d_][\w ()/-]{0,38}: \S")
 
 
 def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
-    """Makes the blocks of plain text or Markdown (after `html.shown`), as spans of the folded text.
+    """Makes the blocks of plain text or Markdown (after `page_parser.shown`), as spans of the folded text.
 
     Blank lines, headings (`#` or an underlined line), list items and rows with `|` separate blocks. A block
     also ends after a short line, except before a small letter, and between two fields ("weight: 3 kg"). A

@@ -11,9 +11,9 @@ There are three defences:
 
 The words themselves are kept: `metrics.losses` measures whether a model obeys them.
 
-`clean` treats bodies of questions, titles and abstracts as the Onewo system does. HTML tags become a space;
-`http://`, `https://`, `.com` and `.cn` are removed until none is left; white space is folded. Onewo's
-published code deletes line breaks, which joins words; here they become spaces.
+`clean` prepares the titles and bodies of questions, and titles and abstracts of papers, as the published
+system Onewo does. HTML tags become a space; `http://`, `https://`, `.com` and `.cn` are removed until none is
+left; white space is folded. Onewo's code deletes line breaks, which joins words; here they become spaces.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def page(
     values: Mapping[str, Any],
     filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> tuple[str, str]:
-    """Renders a page. Returns its HTML, which contains the content security policy, and the policy. `values`
+    """Renders a page. Returns its HTML, and its content security policy, which the HTML also has. `values`
     are the template's variables. `filters` are added to the package's templates, also for later pages."""
     style, script = joined(package, tuple(styles)), joined(package, tuple(scripts)) if scripts else ""
     allowed = policy(style, script, own_host)

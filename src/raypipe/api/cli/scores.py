@@ -37,7 +37,7 @@ def score_crag(
     cluster: str = shared.CLUSTER,
     out: str | None = arg("write the predictions as they were scored", "FILE"),
 ) -> Shown[Any]:
-    """Score CRAG predictions, a run's or any system's, by either of the two rules in use."""
+    """Score CRAG predictions, a run's or any system's, by one of CRAG's rules or your own."""
 
     def show(found: CragScoreResult) -> None:
         of = found.by_rule, found.normalized, found.trim, found.judge, found.people

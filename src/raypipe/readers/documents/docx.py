@@ -23,7 +23,7 @@ from raypipe.readers.documents.docx_parts import HEADING_LEVELS, Numbering, Pack
 from raypipe.readers.documents.page_text import table_row
 from raypipe.readers.documents.text_files import decoded
 from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
-from raypipe.text.html import to_text
+from raypipe.text.page_parser import to_text
 
 NOTES = ("footnotes", "endnotes")
 _R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"

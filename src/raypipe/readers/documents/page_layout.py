@@ -50,9 +50,10 @@ def laid_out(
 
 
 def with_rows(text: str, count: int, words: Words, rows: Sequence[Row]) -> str:
-    """Replaces the words of table rows by formatted rows. A row is put at the line of its first box.
+    """Replaces the words of table rows by formatted rows. A row is put at the line of its first word.
 
-    `count` is the number of boxes on the page, which are in the order of the text.
+    A box is the place of a word or phrase on the page. `count` is the number of boxes, numbered in the order
+    of the text.
 
     >>> says = ["Weight", "17 kg", "It is new."]
     >>> with_rows("Weight 17 kg\\r\\nIt is new.", 3, says.__getitem__, [Row((0, 1), ("Weight", "17 kg"))])

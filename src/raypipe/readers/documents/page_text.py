@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from raypipe.core.records import Mark
-from raypipe.text.html import shown
+from raypipe.text.page_parser import shown
 
 EDGE = 2  # lines at the top and at the bottom of a page that may be a header or a footer
 HEADER_PAGES = 3  # least pages that share a header; half of the pages with text must share it, too

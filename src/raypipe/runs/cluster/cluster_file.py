@@ -166,7 +166,7 @@ class EndpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Time limits for a row. The child process that parses pages has further limits (text/html.py)."""
+    """Time limits for a row. The child process that parses pages has further limits (text/page_parser.py)."""
 
     row_timeout_s: float = 120.0  # wall time; a task gets this time for each of its rows
     open_timeout_s: float = 300.0  # added to a task, for its worker to load models

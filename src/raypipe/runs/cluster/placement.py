@@ -228,7 +228,8 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
 
 
 def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
-    """Maps each stage to the name of the pool that computes it. `pools` names all placements of the run."""
+    """Maps each stage to the pool of processes that computes it. `pools` has the names of the run's pools and
+    engines."""
     answers = "pool engines.answer" if "pool engines.answer" in pools else "pool answer"
     corpus = {c.name: "embed" if table_of(c.step) == "vectors" else "parse" for c in recipe.corpus}
     where = {name: f"pool {pool}" for name, pool in corpus.items()}

@@ -156,7 +156,8 @@ def bad_lines(store: Store, of: str) -> list[BadLine]:
 def decision(
     store: Store, of: str, found: StagedFiles, files: tuple[str, ...], kind: str = OWN_KIND
 ) -> ingest_log.Decision:
-    """Makes the decision to commit a read. `of` is the fingerprint of its files, `kind` the kind of data."""
+    """Makes the record of what the commit of some read files will change. `of` is the files' fingerprint,
+    `kind` the kind of their data."""
     rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
     asked = {n.fingerprint: n.files for n in ingest_log.with_questions(store, ids, of)}

@@ -98,8 +98,8 @@ class Staging:
     """Writer of the staged rows of one read of files, batch by batch."""
 
     def __init__(self, store: Store, of: str, what: str = "ingest", run: str = "", prefix: str = "") -> None:
-        """Prepares the staging of files with the fingerprint `of`. `what` is the value of `run` in their
-        faults. `run` and `prefix` name the parts; if `run` is "", a new name is made."""
+        """Prepares the staging of files with the fingerprint `of`. `run` and `prefix` name the parts; if
+        `run` is "", a new name is made. In the table of faults, the column `run` gets `what`."""
         self._store, self._of, self._what, self._prefix, self._batches = store, of, what, prefix, 0
         self.run, self.rows = run or uuid.uuid4().hex, StagedRows()
         self._tombstones = Tombstones(tombstones(store))

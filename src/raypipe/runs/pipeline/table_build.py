@@ -87,8 +87,9 @@ class TableBuilder:
     worker: WorkerConfig
 
     def build(self, build: TableBuild, done: RunCounters) -> None:
-        """Brings a table up to date: finishes its killed runs, computes the rows listed by `build` again, then
-        all missing rows. Merges the memo (the cache of calls) before and after, if the work calls models."""
+        """Brings a table up to date: finishes its killed runs, computes the rows listed by `build` again,
+        then all missing rows. Merges the memo (the cache of calls) before and after, if the work calls
+        models."""
         with self.clock.part("storing"):
             for table, schema in (*build.first, (build.table, build.schema)):
                 self.store.ensure(table, schema)

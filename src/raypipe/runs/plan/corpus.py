@@ -32,7 +32,7 @@ from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import Range, SourceBounds, StepPlan, calls_each, embedded_bytes, times
 from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
 from raypipe.runs.plan.staleness import unfinished_ids
-from raypipe.steps.chats import CHARS_PER_TOKEN
+from raypipe.steps.prompts import CHARS_PER_TOKEN
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
 from raypipe.store.memo.lookup import first_chats, first_requests, lookup

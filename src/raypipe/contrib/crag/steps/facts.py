@@ -13,7 +13,7 @@ from raypipe.contrib.crag.references import FactsRef
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
-from raypipe.text.html import storable
+from raypipe.text.page_parser import storable
 from raypipe.text.template import REPLY, ByLabel
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from raypipe.contrib.crag.language.function_calls import flat_program, program_o
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, UNREADABLE, Fault, Question, Reply
 from raypipe.steps.hits import row_by_row
-from raypipe.text.html import storable
+from raypipe.text.page_parser import storable
 from raypipe.text.replies import UnreadableReply
 from raypipe.text.template import REPLY
 

@@ -18,8 +18,8 @@ from raypipe.contrib.crag.references import GraphRef
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
-from raypipe.text.html import storable
 from raypipe.text.moments import moment
+from raypipe.text.page_parser import storable
 from raypipe.text.template import REPLY, ByLabel
 
 if TYPE_CHECKING:

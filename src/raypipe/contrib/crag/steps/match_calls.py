@@ -14,8 +14,8 @@ from raypipe.contrib.crag.references import GraphRef
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
-from raypipe.text.html import storable
 from raypipe.text.moments import moment
+from raypipe.text.page_parser import storable
 from raypipe.text.template import REPLY
 
 SEARCHES = 8  # requests of an ordinary question to a server: six, and two for its names

@@ -23,7 +23,7 @@ from raypipe.core.records import (
     parse_chunk_id,
 )
 from raypipe.steps.hits import row_by_row
-from raypipe.text.html import storable
+from raypipe.text.page_parser import storable
 from raypipe.text.replies import UnreadableReply, read_numbers
 from raypipe.text.sanitize import escape_markup, visible
 from raypipe.text.template import ByLabel, Prompt, field_of
