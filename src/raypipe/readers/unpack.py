@@ -37,7 +37,7 @@ MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ
 AGAIN = "Get the file again, and compare its size and digest with the publisher's."
 BLOCK, END = 0x314159265359, 0x177245385090  # marks that begin a block, and the end of a stream
 HEAD = 4  # bytes of a stream's header: BZh and a digit
-AHEAD = 2  # blocks per core that wait or are being unpacked; a block takes .3 to 1 MB of memory
+AHEAD = 8  # blocks per core that wait or are being unpacked while rows are written; a block takes .3 to 1 MB
 
 
 def _inner(mark: int) -> dict[int, int]:

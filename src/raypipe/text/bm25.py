@@ -42,7 +42,9 @@ class Bm25Corpus:
         hashes = self.hashes[at]
         term = np.minimum(np.searchsorted(terms, hashes), len(terms) - 1)
         real = terms[term] == hashes
-        key = np.sort(term[real] * self.size + self._passage[at[real]])
+        term, at = term[real], at[real]
+        by_term = np.argsort(term.astype(np.min_scalar_type(len(terms))), kind="stable")  # of 16 bits: radix
+        key = (term * self.size + self._passage[at])[by_term]
         first = np.flatnonzero(np.diff(key, prepend=-1))
         term, passage = np.divmod(key[first], max(self.size, 1))
         return term, passage, np.diff(first, append=len(key))
@@ -55,16 +57,14 @@ class Bm25Corpus:
     @cached_property
     def frequencies(self) -> np.ndarray:
         """Document frequency of each distinct word, (vocabulary,) int64, in arbitrary order."""
+        from scipy.sparse import csr_array  # imported here: it takes .1 s, and few queries need frequencies
+
         numbers, above = numbered(self.hashes)
-        bits = self.size.bit_length()
-        kind = np.min_scalar_type(above << bits)  # holds a word's number and a passage's in one integer
-        pairs = numbers.astype(kind) << bits
-        pairs |= self._passage.astype(kind)
-        pairs.sort()
-        words = pairs >> bits
-        starts = np.flatnonzero(np.concatenate([np.ones(1, bool), words[1:] != words[:-1]]))
-        new = np.concatenate([np.ones(1, bool), pairs[1:] != pairs[:-1]])  # False for a repeat in a passage
-        return np.add.reduceat(new, starts, dtype=np.int64)
+        ones = np.ones(len(numbers), np.int8)
+        by_word = csr_array((ones, numbers, self.offsets), shape=(self.size, above)).tocsc()
+        by_word.sum_duplicates()  # a passage counts once, however often it repeats the word
+        found = np.diff(by_word.indptr)
+        return found[found > 0].astype(np.int64)
 
 
 SLOTS = 1 << 16  # slots of a table of words; its 512 KiB fit a core's cache
