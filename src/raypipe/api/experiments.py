@@ -174,13 +174,12 @@ def sweep(
     """Evaluates recipes at each combination of field values, and compares each point with the first point.
 
     A point is one recipe at one combination; `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. All
-    points answer the same questions: all of them, or `sample` of them, drawn by `seed`. After a sample, the
-    best point and the first point also answer up to as many questions outside of it. The best point has the
-    highest mean of `measure`; None: the first measure of the data's `kind`. `margin` is as in `compare`,
-    `docs` as in `evaluate`. `on_plan` receives the plans of all points. With `dry_run`, nothing runs after
-    that. Of `options` (`EvalOptions`), only format, fields, kind, rule and judge are used. Raises ConfError
-    and DataError before a point runs, and DataError afterwards if no question is scored at all points.
-    """
+    points answer the same questions: all, or `sample` of them, drawn by `seed`. After a sample, the best and
+    the first point also answer up to as many other questions. The best point has the highest mean of
+    `measure` (default: the first measure of the data's `kind`). `margin` is as in `compare`, `docs` as in
+    `evaluate`. `on_plan` receives all plans; with `dry_run`, nothing runs after that. Of `options`
+    (`EvalOptions`), only format, fields, kind, rule and judge are used. Raises ConfError and DataError before
+    a point runs, and DataError if no question is scored at all points."""
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
     how, given, session = EvalOptions.of(**options), several(data), session or Session()

@@ -112,12 +112,11 @@ def make_questions(
 ) -> MadeQuestionsResult:
     """Makes at most `number` test questions, and writes them to a file that `ingest` reads.
 
-    `documents` are first read into the store. Passages are then drawn from all documents of the store. The
-    session's `llm` writes and checks the questions; its replies are cached. Another `seed` draws other
-    passages. `on_plan` receives the plan before the first call. `dry_run` ends there and stores nothing; with
-    `documents` it plans for these documents only, as if no reply were cached. Raises ConfError without an
-    `llm`, Unavailable if the model does not answer, and DataError if no question can be made or used.
-    """
+    `documents` are first read into the store. Passages are then drawn by `seed` from all documents of the
+    store. The session's `llm` writes and checks the questions. `on_plan` receives the plan before the first
+    call. `dry_run` ends there and stores nothing; with `documents` it plans for these only, as if no reply
+    were cached. Raises ConfError without an `llm`, Unavailable if the model does not answer, and DataError if
+    no question can be made or used."""
     session = session or Session()
     if session.llm is None:
         raise ConfError("--llm: expected an entry, a folder or URL#MODEL of a server; found none")

@@ -119,11 +119,9 @@ def collect(
     """Writes the answers into the table of results, in order. Returns the collected values.
 
     `sources` is the evidence that the questions may search. `form` is the form of the golds. `seconds` maps
-    the ids of questions that this run answered to the seconds of each stage. An answer kept from an earlier
-    run, perhaps of another recipe, is scored, but its faults, origin, prompts, losses and calls are not
-    collected. If the recipe has a language model, answers are checked for injected prompts. Raises KeyError
-    if a passage has no text.
-    """
+    ids of questions that this run answered to the seconds of each stage. Of an answer kept from an earlier
+    run, faults, origin, prompts, losses and calls are not collected. If the recipe has a language model,
+    answers are checked for injected prompts. Raises KeyError if a passage has no text."""
     store, recipe = pipeline.store, pipeline.recipe
     found, index = CollectedAnswers(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
     found.kept = {id: key.kept for id, key in sources.kept_answers.items()}

@@ -88,8 +88,7 @@ def evaluate(
     the questions are those of `data`, and without `data` all stored ones. `judge` and `labels` are the judge
     and label file that `how` names, already opened. `measured` are runs on this machine, on any store, which
     show its speed. The record is written last. Raises DataError without questions or golds of the given kind,
-    ConfError for options that do not fit, DiskFull, CapReached, and the errors of ingest, index and answer.
-    """
+    ConfError for options that do not fit, DiskFull, CapReached, and as ingest, index and answer do."""
     _require_options(pipeline, how)
     started, clock, store = time.time(), WallClock(began=how.began), pipeline.store
     pipeline = replace(pipeline, clock=clock)

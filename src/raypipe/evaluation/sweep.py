@@ -169,9 +169,8 @@ def sweep(
     out: Path,
     measure: Measure,
 ) -> Sweep:
-    """Runs every point on `ids`. The score of a point is the mean of `measure`. If there are `unseen`
-    questions, runs the winner on them, and also the first point if another point won. Raises DataError if no
-    question is scored at all points."""
+    """Runs every point on `ids`; its score is the mean of `measure`. Then runs the winner on `unseen`, if
+    any, and also the first point if another won. Raises DataError if no question is scored at all points."""
     done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
     runs = [scored_run(d.folder.path, "official") for d in done]
     scored = [{q for q, v in r.values.items() if measure.name in v} for r in runs]
