@@ -69,8 +69,9 @@ def test_answers_are_those_of_the_recipe_and_of_the_present_evidence(local_ray, 
     store, dataset = opened
     answers = store.scan("answers")
     old = answers.slice(0, 1)
-    for name, value in (("key", "0" * 32), ("row", "of other pages")):
-        old = old.set_column(old.column_names.index(name), old.schema.field(name), pa.array([value]))
+    for name in ("key", "row"):
+        other = old.schema.field(name)
+        old = old.set_column(old.column_names.index(name), other, pa.array([bytes(16)], other.type))
     store.dataset("answers").insert(old)
     assert store.count("answers") == answers.num_rows + 1
     found = table_of(dataset("answers", columns=["id", "answer"]))
@@ -146,7 +147,7 @@ def test_a_stage_of_a_recipe_does_in_a_pipeline_what_it_did_in_the_run(opened, s
     [
         (lambda s: raypipe.step("rerankk", session=s), "rerank"),
         (lambda s: raypipe.step("rerank", session=s, model="overlap-reranker", top=0), "at least 1"),
-        (lambda s: raypipe.step("rerank", session=s, model="overlap-reranker", top=1), "recipe and store"),
+        (lambda s: raypipe.step("rerank", session=s, model="overlap-reranker", top=1), "a recipe and a store"),
         (lambda s: raypipe.step("parse", session=s)()({"content": ["a"]}), 'batch_format="pyarrow"'),
         (lambda s: raypipe.step("parse", session=s)()(pa.table({"html": ["a"]})), "expected column content"),
         (lambda s: raypipe.dataset("text", FAKES, "unused", session=s), "texts"),
