@@ -147,7 +147,7 @@ def test_a_stage_of_a_recipe_does_in_a_pipeline_what_it_did_in_the_run(opened, s
     [
         (lambda s: raypipe.step("rerankk", session=s), "rerank"),
         (lambda s: raypipe.step("rerank", session=s, model="overlap-reranker", top=0), "at least 1"),
-        (lambda s: raypipe.step("rerank", session=s, model="overlap-reranker", top=1), "a recipe and a store"),
+        (lambda s: raypipe.step("rerank", session=s, model="overlap-reranker", top=1), "found no recipe"),
         (lambda s: raypipe.step("parse", session=s)()({"content": ["a"]}), 'batch_format="pyarrow"'),
         (lambda s: raypipe.step("parse", session=s)()(pa.table({"html": ["a"]})), "expected column content"),
         (lambda s: raypipe.dataset("text", FAKES, "unused", session=s), "texts"),
