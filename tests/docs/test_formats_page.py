@@ -6,11 +6,24 @@ from checkout import ROOT
 from pages import computing
 
 from raypipe.contrib.world.write import write
+from raypipe.runs import release
+from raypipe.runs.run_parts import JSON_FORMAT
+from raypipe.store import database
 
 PAGE = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(python|text)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 OWN = ('ray.init(address="local", include_dashboard=False)\n', "ray.shutdown()\n")
 """Lines for a Ray of one's own: here it is that of all tests."""
+
+
+def test_the_table_of_formats_has_the_numbers_that_are_written():
+    written = {
+        "JSON for programs, run.json": JSON_FORMAT,
+        "release": release.FORMAT,
+        "store": database.FORMAT,
+    }
+    said = dict(re.findall(r"^[|] ([^|]+) [|] (\d+) [|] when", PAGE, re.MULTILINE))
+    assert said == {name: str(number) for name, number in written.items()}
 
 
 def test_the_page_runs_and_prints_what_it_shows(tmp_path, local_ray, monkeypatch, capsys):

@@ -141,6 +141,7 @@ Conclusion = Literal["better", "worse", "same", "cannot tell"]
 _AT_ONCE = 1_000  # draws in one step: some 20 MB at 2,706 questions
 DRAWS = 100_000  # sets of signs, without an exact test: a p of .05 then varies by .0014
 _DRAWN_MOST = 1_000_000_000  # drawn signs: a second. A million units get 1,000 sets: .05 then varies by .014
+_FEW = 16  # units whose 65,536 sets of signs are all tried: fewer than DRAWS
 _EXACT_MOST = 200_000_000  # products: a tenth of a second; 2,706 differences of 1 or 2 take 4e7
 MARGIN = 0.02  # default for `same` and `not worse`: what 2,706 questions can show (Card 2020)
 _POWER = 2.80  # z(.975) + z(.8): a difference of 2.8 standard errors is significant in 80 % of runs
@@ -208,10 +209,10 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
     """Computes the two-sided p of a sum of differences, and whether p is exact. The test assumes equally good
     runs: each difference is as likely positive as negative. `units` are differences, or their sums by group.
 
-    Whole numbers give an exact p without a seed, if it takes at most _EXACT_MOST products, a tenth of a
-    second. Otherwise DRAWS sets of random signs are drawn. If b of m sets have a sum at least as far from 0
-    as that of `units`, p is (b + 1) / (m + 1), never 0 (Phipson and Smyth 2010). Very many units get fewer
-    sets, to bound the time (`_draws`).
+    Up to _FEW units, and whole numbers if it takes at most _EXACT_MOST products, a tenth of a second, give an
+    exact p without a seed. Otherwise DRAWS sets of random signs are drawn. If b of m sets have a sum at least
+    as far from 0 as that of `units`, p is (b + 1) / (m + 1), never 0 (Phipson and Smyth 2010). Very many
+    units get fewer sets, to bound the time (`_draws`).
 
     >>> sign_flip(np.array([1.0] * 4 + [0.0] * 111))  # 4 of 115 questions gained, none lost
     (0.125, True)
@@ -220,6 +221,9 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
     if not len(sizes):
         return 1.0, True
     found = abs(float(units.sum()))
+    if len(sizes) <= _FEW:
+        bits = np.arange(2 ** len(sizes))[:, None] >> np.arange(len(sizes)) & 1  # (2**units, units) 0 or 1
+        return float((np.abs((2 * bits - 1) @ sizes) >= found * (1 - 1e-12)).mean()), True
     if not np.array_equal(sizes, np.round(sizes)):
         return _drawn(sizes, found, seed), False
     of_size = [(int(size), int(n)) for size, n in zip(*np.unique(sizes, return_counts=True), strict=True)]

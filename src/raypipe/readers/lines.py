@@ -153,7 +153,7 @@ def decode(raw: bytes, counts: ReadCounts) -> dict[str, Any]:
 def parse(raw: bytes) -> Any:
     """Parses the JSON value in these bytes; keeps escaped U+0000. Raises UnusableLine as `decode` does."""
     if b"\0" in raw:
-        raise UnusableLine("nul", f"byte {raw.index(0)} is NUL; expected JSON text")
+        raise UnusableLine("nul", f"byte {raw.index(0)} is NUL, as in UTF-16; expected JSON text in UTF-8")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as e:
@@ -163,7 +163,8 @@ def parse(raw: bytes) -> Any:
         if b"\\ud" in raw or b"\\uD" in raw:
             _refuse_surrogates(value)
     except json.JSONDecodeError as e:
-        raise UnusableLine("bad_json", f"{e.msg} at character {e.pos} of {len(text)}") from e
+        why = e.msg.removesuffix(" at")
+        raise UnusableLine("bad_json", f"{why} at character {e.pos} of {len(text)}") from e
     except RecursionError as e:
         raise UnusableLine("too_deep", TOO_DEEP) from e
     return value

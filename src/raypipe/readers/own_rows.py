@@ -245,7 +245,8 @@ def _flat(answer: Any, counts: ReadCounts) -> Iterator[str]:
         inner = answer if isinstance(answer, list) else [answer[n] for n in ANSWER_FIELDS if n in answer]
         if isinstance(answer, Mapping) and not inner:
             expected = f"expected an object with {', '.join(ANSWER_FIELDS)}"
-            raise UnusableLine("wrong_type", f"answer: {expected}; found {listed([*map(str, answer)])}")
+            found = f"found the fields {listed([*map(str, answer)])}"
+            raise UnusableLine("wrong_type", f"answer: {expected}; {found}")
         for one in inner:
             yield from _flat(one, counts)
     else:

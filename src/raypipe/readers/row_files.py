@@ -165,7 +165,7 @@ def _table_rows(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterat
                     counts.lines += 1
                     yield _line(file, number, value, counts)
     except (pa.ArrowException, OSError) as e:
-        found = f"expected Parquet, found a damaged file or another kind: {str(e)[:200]}"
+        found = f"expected Parquet, found a damaged file or another kind: {str(e)[:200].rstrip('.')}"
         raise DataError(f"{file.name}: {found}. Get or write the file again.") from e
     counts.bytes_read += size if begins else 0
 

@@ -46,13 +46,19 @@ def test_a_ray_that_is_not_there_is_tried_again_and_the_last_message_says_what_t
 
 
 LATE = """
-tried = []
+import subprocess
+tried, started = [], []
 def init(address, **options):
     tried.append((address, options))
     if len(tried) < 3:
+        for word in ("/tmp/ray/session_1", "other"):  # as a part of Ray that came up, and as a child of ours
+            started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(90)", word]))
         raise [ConnectionError("Failed to connect to Ray cluster"), Exception("timed out during startup")][len(tried) - 1]
 connection.join("local", int(sys.argv[1]), float(sys.argv[2]), init, num_cpus=2)
 print(tried == [("local", {"log_to_driver": False, "num_cpus": 2})] * 3)
+print([process.poll() for process in started])
+for process in started:
+    process.kill()
 def wrong(address, **options):
     tried.append(address)
     raise ValueError("no such option")
@@ -65,7 +71,7 @@ except ValueError as e:
 
 @pytest.mark.slow
 def test_a_ray_that_comes_late_is_joined_and_a_mistake_is_not_tried_again():
-    assert said(LATE).splitlines() == ["True", "4 no such option"]
+    assert said(LATE).splitlines() == ["True", "[-9, None, -9, None]", "4 no such option"]
 
 
 HELD = """

@@ -14,11 +14,12 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from raypipe.core.backoff import Backoff
@@ -137,6 +138,7 @@ def join(
     backoff = Backoff(tries, pause_s)
     host, colon, port = address.rpartition(":")
     elsewhere = colon and port.isdigit() and "/" not in host
+    running = {child.pid for child in psutil.Process().children(recursive=True)}
     while True:
         try:
             if elsewhere:  # Ray itself tries for a quarter of an hour before it reports that nothing listens
@@ -149,7 +151,8 @@ def join(
         except ValueError:
             raise  # options or an address that can never be right
         except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
-            ray.shutdown()  # ends the part that has started
+            ray.shutdown()
+            _end_half_started(running)
             if (wait_s := backoff.next_s()) is not None:
                 time.sleep(wait_s)
                 continue
@@ -162,7 +165,16 @@ def join(
                     "See whether it runs and can be reached from here, or correct RAY_ADDRESS; if it asks "
                     "for a token, export RAY_AUTH_MODE=token; RAY_ADDRESS=local starts one on this machine"
                 )
-            raise ConfError(f"{failed} in {tries} tries: {e}. {mend}") from e
+            raise ConfError(f"{failed} in {tries} tries: {str(e).rstrip('.')}. {mend}") from e
+
+
+def _end_half_started(running: Collection[int]) -> None:
+    """Ends the processes of a Ray that failed to start, which its own shutdown does not know. `running` has the
+    ids of the child processes before the start. Ray's processes name their session in their command."""
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if child.pid not in running and any("/session_" in word for word in child.cmdline()):
+                child.kill()
 
 
 @contextmanager
