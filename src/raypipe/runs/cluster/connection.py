@@ -169,8 +169,8 @@ def join(
 
 
 def _end_half_started(running: Collection[int]) -> None:
-    """Ends the processes of a Ray that failed to start, which its own shutdown does not know. `running` has the
-    ids of the child processes before the start. Ray's processes name their session in their command."""
+    """Ends the processes of a Ray that failed to start, which its own shutdown does not know. `running` has
+    the ids of the child processes before the start. Ray's processes name their session in their command."""
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             if child.pid not in running and any("/session_" in word for word in child.cmdline()):
