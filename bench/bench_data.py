@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import bz2
 import os
+import re
 import tempfile
 from functools import cache
 from pathlib import Path
 
 from raypipe.contrib.world import write as synth
 from raypipe.core.textfile import json_lines
-from raypipe.text.page_parser import to_text
+from raypipe.text.page_parser import fold, to_text
 from raypipe.text.words import character_windows, sentences
 
 REAL = "crag/dev_data.jsonl.bz2"
@@ -38,6 +39,22 @@ def pages(quick: bool) -> tuple[str, ...]:
     found = (r["page_result"] for line in lines for r in line.get("search_results", ()))
     distinct = tuple(dict.fromkeys(page for page in found if page))
     return distinct[:4] if quick else distinct
+
+
+BREAKS = re.compile(r"<wbr\s*/?>", re.IGNORECASE)  # places of a break: ours splits no word there
+
+
+def soup_texts(html: tuple[str, ...]) -> list[str]:
+    """The texts of pages by BeautifulSoup with lxml, the peer of two rows."""
+    from bs4 import BeautifulSoup  # imported here: a package of an extra, which few rows need
+
+    soups = (BeautifulSoup(BREAKS.sub("", page), "lxml") for page in html)
+    return [fold(soup.get_text(" ", strip=True)) for soup in soups]
+
+
+def unequal_texts(ours: list[str | None], peer: list[str]) -> str:
+    wrong = sum(a != b for a, b in zip(ours, peer, strict=True))
+    return f"{wrong} of {len(peer)} texts differ" if wrong else ""
 
 
 @cache

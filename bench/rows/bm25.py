@@ -58,5 +58,5 @@ ROW = BenchRow(
     least=25,
     needs=("rank_bm25",),
     short="A question takes .6 to .9 ms of CPU, 3.6 if a word is in more than half of the passages, where "
-    "Okapi's floor needs the document frequency of all words: two sparse passes in place of a sort of them.",
+    "Okapi's floor needs the document frequency of all words.",
 )

@@ -6,17 +6,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench_data import pages
+from bench_data import pages, soup_texts, unequal_texts
 from bench_rows import BenchRow, Contest
-from bs4 import BeautifulSoup
 from machine import Machine
 
-from raypipe.text.page_parser import ParsedPage, ParseJob, SandboxedParser, fold, to_text
-
-
-def unequal(ours: list[str | None], peer: list[str]) -> str:
-    wrong = sum(a != b for a, b in zip(ours, peer, strict=True))
-    return f"{wrong} of {len(peer)} texts differ" if wrong else ""
+from raypipe.text.page_parser import ParsedPage, ParseJob, SandboxedParser, to_text
 
 
 @contextmanager
@@ -32,8 +26,8 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
         yield Contest(
             len(html),
             ours,
-            lambda: [fold(BeautifulSoup(page, "lxml").get_text(" ", strip=True)) for page in html],
-            unequal,
+            lambda: soup_texts(html),
+            unequal_texts,
             lambda: [to_text(page) for page in html],
         )
 
