@@ -50,6 +50,6 @@ ROW = BenchRow(
     "bz2 on one core",
     by="wall",
     least=1.3,
-    short="Of .65 s of CPU, .3 unpack on both cores; the rest parses and writes on one, and 66 syncs of files "
-    "wait .1 to .2 s, where the peer stores nothing. Eight times as many questions give 1.0 to 1.15.",
+    short="Of .65 s of CPU, .3 unpack on both cores; the rest parses and writes on one, and 66 syncs of "
+    "files wait .1 to .2 s, where the peer stores nothing. Eight times as many questions give 1.0 to 1.15.",
 )

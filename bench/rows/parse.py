@@ -35,5 +35,6 @@ ROW = BenchRow(
     "BeautifulSoup, lxml",
     "turbohtml's tree alone",
     least=20,
+    short="It keeps positions and zero-width characters; another record of the day has 21.4.",
     needs=("bs4", "lxml"),
 )
