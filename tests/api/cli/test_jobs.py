@@ -119,7 +119,7 @@ def test_an_eval_then_a_head_then_a_job_work_in_one_home_whose_shell_says_nothin
     with started(env, tmp_path) as address:
         done = submit((address, env), "--", "jobs/eval.py", *args, "--out", str(tmp_path / "two"), "--fresh")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 new answers" in done.stdout
+    assert "answers: 6 new" in done.stdout
 
 
 @pytest.mark.drill
