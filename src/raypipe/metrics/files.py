@@ -62,7 +62,7 @@ def read_predictions(path: Path, rule: verdict_rules.Rule | None) -> PredictionF
             normalized["no_answer"] += 1
             continue
         rows.append(_row(line, record, rule, normalized))
-        texts[rows[-1].question] = str(record["query"] or "")
+        texts[rows[-1].question] = "" if record["query"] is None else str(record["query"])
         for name in ("judge", "trim"):
             value = str(record.get(name) or "")
             if stated.setdefault(name, value) != value:
