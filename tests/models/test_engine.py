@@ -70,7 +70,7 @@ class Running:
 @pytest.fixture(scope="module")
 def running(local_ray: ModuleType, team: Any) -> Running:
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the actor has no tests to import
-    [[name]] = team.names.values()
+    [[name]] = team.first_engines.values()
     return Running(Inside(local_ray, name))
 
 

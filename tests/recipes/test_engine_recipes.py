@@ -72,7 +72,7 @@ def run(recipe, team, store, data, out, fresh=False, on_ray=True, **place) -> tu
         there = team.engines.answer if on_ray and verb == "answer" else None
         return engine_groups.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
 
-    where = WorkerConfig(store.uri, "transformers", "cpu", 2, team.names, **place)
+    where = WorkerConfig(store.uri, "transformers", "cpu", 2, team.first_engines, **place)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(store, recipe, where, TaskSizes(100, 5), runner, progress)
         done = evaluate(pipeline, [data], out, EvalOptions("crag", limit=10, rule="official", fresh=fresh))
@@ -110,8 +110,8 @@ def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again
 
 def test_all_workers_and_this_process_share_the_one_engine(team):
     [model] = team.models
-    assert list(team.names) == [model_identity(model)] and len(team.names[model_identity(model)]) == 1
-    generate = LocalKit(None, engines=team.names).generator(model)
+    assert list(team.first_engines) == [model_identity(model)] and len(team.first_engines[model_identity(model)]) == 1
+    generate = LocalKit(None, engines=team.first_engines).generator(model)
     [reply] = asyncio.run(generate([(Message("user", "Who built the bridge?"),)], Sampling(max_tokens=5)))
     assert reply.generated_tokens == 5
 
@@ -220,7 +220,7 @@ def test_an_engine_killed_with_calls_in_flight_loses_no_row(team):
     """The actor that holds it; `make drill` kills its worker and its core, too."""
     from raypipe.models import engine_actors
 
-    client = engine_actors.find(team.names[model_identity(team.models[0])][0])
+    client = engine_actors.find(team.first_engines[model_identity(team.models[0])][0])
     texts = [f"The bridge of {i} " * (1 + i % 30) + f"\nWho was number {i}?" for i in range(40)]
     chats = [(Message("user", text),) for text in texts]
     cores = ours("VLLM::EngineCore")

@@ -56,7 +56,7 @@ def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
 
     def run(out, runner):
         store = Store.create(str(tmp_path / f"store-{out}"))
-        place = WorkerConfig(store.uri, "transformers", "cpu", 2, team.names)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 2, team.first_engines)
         with Progress(io.StringIO(), silent=True) as progress:
             pipeline = Pipeline(store, recipe, place, TaskSizes(100, 2), runner, progress)
             done = evaluate(
@@ -84,7 +84,7 @@ def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
     )
 
     async def asked(id):  # by its id: papers may share the text of a question
-        kit = LocalKit(None, "transformers", engines=team.names)
+        kit = LocalKit(None, "transformers", engines=team.first_engines)
         answerer = Answerer(recipe, kit, pipeline.store.uri)  # no memo: it is computed again
         return (await answerer.answer(QueryRequest(Question("asked", id)))).question
 

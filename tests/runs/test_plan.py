@@ -105,7 +105,7 @@ def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_as
         line["search_results"][0] |= {"page_result": f"<p>{said}</p>", "page_snippet": said}
     data = bench.data(lines)
     counts, steps = bench.run(FAKES, data)
-    assert counts["embed"] == (2, 1) and steps["parse"].max_calls == 2
+    assert counts["embed"] == (1, 1) and steps["parse"].max_calls == 2
     pipe = bench.pipeline(FAKES.replace("hash-embedder", "other-embedder"))
     questions = questions_of(pipe, None, None)
     plans = [plan(replace(pipe, workers=lambda verb, n=n: Workers(n)), questions) for n in (1, 2)]

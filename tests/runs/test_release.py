@@ -95,7 +95,7 @@ def test_a_rollback_to_a_release_that_is_gone_changes_nothing(bench, store):
     bench.run(SURE.replace("child_chars: 200", "child_chars: 180"), out="two")
     second = promote(store, read(bench.folder / "two"), [])
     store.files.remove(f"_releases/{first.id}.json")
-    with pytest.raises(ConfError, match="is gone"):
+    with pytest.raises(ConfError, match="is missing: promote a run again"):
         rollback(store)
     assert live(store) == second
 

@@ -104,7 +104,7 @@ def test_questions_with_pages_of_their_own_build_no_postings(first, tmp_path):
     pipe = Bench(tmp_path, tmp_path).pipeline(RANKS)
     ingest(pipe.store, [first.folder / "beir"], "beir", pipe.progress)
     [question, *_] = arrow.question.records(pipe.store.scan("questions"))
-    source = pipe.store.scan("sources", ["id"])["id"][0].as_py()
+    source = id_texts(pipe.store.scan("sources", ["id"])["id"])[0]
     cited = Citation(question.id, 0, "https://a.example", "", source, None, None)
     pipe.index([replace(question, citations=(cited,))])
     assert not any(map(pipe.store.has, tables(pipe)))
@@ -201,7 +201,7 @@ def test_cited_questions_of_a_recipe_that_searches_everything_build_postings(fir
     pipe = Bench(tmp_path, tmp_path).pipeline(wide)
     ingest(pipe.store, [first.folder / "beir"], "beir", pipe.progress)
     [question, *_] = arrow.question.records(pipe.store.scan("questions"))
-    source = pipe.store.scan("sources", ["id"])["id"][0].as_py()
+    source = id_texts(pipe.store.scan("sources", ["id"])["id"])[0]
     cited = Citation(question.id, 0, "https://a.example", "", source, None, None)
     pipe.index([replace(question, citations=(cited,))])
     assert all(map(pipe.store.has, tables(pipe)))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raypipe.contrib.crag.link import NamePool, Strictness
@@ -284,7 +285,7 @@ def open_facts(ref: FactsRef) -> FactsTable:
     """Opens an entry's table. Raises ConfError if the entry has no location or the file is not of its
     version, and DataError if the file is no table of facts."""
     ref.require_place()
-    table, version = _read(Path(ref.where))
+    table, version = read_facts(Path(ref.where))
     ref.require_version(version)
     opened = FactsTable()
     for row in table.to_pylist():
@@ -293,10 +294,15 @@ def open_facts(ref: FactsRef) -> FactsTable:
 
 
 def facts_version(path: Path) -> str:
-    return _read(path)[1]
+    return read_facts(path)[1]
 
 
-def _read(path: Path) -> tuple[pa.Table, str]:
+def names_of(table: pa.Table) -> int:
+    """Returns the number of names in a table of facts."""
+    return pc.sum(pc.list_value_length(table["names"])).as_py() or 0
+
+
+def read_facts(path: Path) -> tuple[pa.Table, str]:
     """Reads a file once; returns its table and its version, which is a digest of the same bytes."""
     try:
         content = path.read_bytes()

@@ -147,9 +147,21 @@ class GraphRef(Reference["GraphAdapter"]):
 class FactsRef(Reference["FactsTable"]):
     """Reference to public data: a table that `raypipe facts build` wrote."""
 
+    names: int = MOST_NEAR  # number of names of the file whose digest is `version`; not identity
+
     kinds: ClassVar[tuple[str, ...]] = ("facts",)
     about: ClassVar[str] = "public data"
     place: ClassVar[str] = "FILE; `raypipe facts build` makes such a file"
+
+    @classmethod
+    def of_entry(cls, name: str, entry: Any, place: str, context: EntryContext) -> Self:
+        if not place:
+            return cls(name, "", "nowhere")
+        from raypipe.contrib.crag.public_data import names_of, read_facts
+
+        path = Path(place).absolute()
+        table, version = read_facts(path)
+        return cls(name, str(path), version, names_of(table))
 
     @classmethod
     def version_at(cls, path: Path) -> str:

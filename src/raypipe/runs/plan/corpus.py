@@ -186,10 +186,9 @@ class CorpusPlanner:
         coming = self._context.coming
         unread = Ids.of(s for s in coming.kinds if s not in coming.some)
         pool = (self._unsplit or self.wanted).without(unread)
-        most = min(len(pool), SOURCES if self._unsplit else FEW)
-        places = np.random.default_rng(0).choice(len(pool), most, replace=False)
+        smallest = pc.select_k_unstable(pool.array, SOURCES if self._unsplit else FEW, [("", "ascending")])
         sources: list[Source] = []
-        for some in batches(Ids(pool.array.take(pa.array(places))), AT_ONCE):
+        for some in batches(Ids(pool.array.take(smallest)), AT_ONCE):
             if sum(len(s.content) for s in sources) < CHARS:
                 sources += [coming.some[i] for i in some if i in coming.some]
                 stored = [i for i in some if i not in coming.some]

@@ -13,6 +13,7 @@ run on this machine did, and the plan counts these chats.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,16 +102,17 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
 
 
 def new_sources(store: Store, sources: Iterable[Source]) -> NewSources:
-    """Returns the sources that the store lacks. Iterates once, and keeps only a sample of the texts."""
-    kinds, chars, sampler = dict[str, str](), dict[str, int](), Sampler()
+    """Returns the sources that the store lacks. Iterates once, and keeps only a sample of the texts of each
+    kind, because a recipe may use some kinds only."""
+    kinds, chars, samplers = dict[str, str](), dict[str, int](), defaultdict[str, Sampler](Sampler)
     for source in sources:
         kinds[source.id], chars[source.id] = source.kind, len(source.content)
-        sampler.add(source)
+        samplers[source.kind].add(source)
     new = set(store.missing("sources", "id", list(kinds)))
     return NewSources(
         {s: kind for s, kind in kinds.items() if s in new},
         {s: n for s, n in chars.items() if s in new},
-        {id: source for id, source in sampler.kept.items() if id in new},
+        {id: source for s in samplers.values() for id, source in s.kept.items() if id in new},
     )
 
 

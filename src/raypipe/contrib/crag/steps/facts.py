@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST = 1_000  # most sentences of one question that are scored
 OF_YEAR = 120  # approximate number of sentences about one Oscar ceremony
+FORMS = 2  # a company is found by its whole name, and without its legal form
 MOST_NAMES = 100  # most names of one question that are looked up; db3's reply of 70 tokens has some ten
 
 
@@ -94,13 +94,14 @@ class Facts:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         rules = [s for s in self.table.values() if s is not None]
-        meant = sum(s.embedder is not None for s in rules)
-        vectors = meant * MOST_NEAR + MOST_NAMES if meant else 0
+        meant = [s for s in rules if s.embedder is not None]
+        known = sum(min(FORMS * s.table.names, MOST_NEAR) for s in meant)  # names of tables, once for all questions
+        vectors = known + MOST_NAMES if meant else 0
         scored = 0 if self.model is None else MOST
         by_year = any(s.by == "year" and s.wanted(question.text) for s in rules)
         # a lookup by name rarely gives more than `top` sentences
         likely = min(scored, OF_YEAR * len(_years(question.text))) if by_year else 0
-        return Bound(vectors + scored, reach, "never", likely=math.inf if vectors else likely)
+        return Bound(vectors + scored, reach, "never", likely=likely, shared=known)
 
     def open(self, kit: Kit) -> Ask:
         rules = [s for s in self.table.values() if s is not None]
