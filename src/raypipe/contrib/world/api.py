@@ -91,7 +91,7 @@ class StandinsResult(Result):
     def rows(self) -> Sequence[Mapping[str, Any]]:
         made = self.made
         folders = [("chat", made.chat), *made.adapters]
-        folders += [(name, getattr(made, name)) for name in ("embedder", "reranker", "instructor")]
+        folders += [(name, getattr(made, name)) for name in ("embedder", "reranker", "instructor", "decoder")]
         return [{"name": name, "folder": str(folder)} for name, folder in folders]
 
     def record(self) -> Mapping[str, Any]:
@@ -99,7 +99,7 @@ class StandinsResult(Result):
 
 
 def build_standins(target: Path, trainable: bool = False) -> StandinsResult:
-    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker.
+    """Builds tiny stand-ins for a chat model with adapters, three embedders and a reranker.
 
     Also writes a models file in which the stand-ins have the names that recipes use. `trainable`: the chat
     model can learn to end its replies, so `finetune` can train it."""

@@ -9,6 +9,7 @@ transformers are imported by the functions that write a model.
 from __future__ import annotations
 
 import json
+import shutil
 import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -51,6 +52,7 @@ class Standins:
     embedder: Path  # BERT shape, float32, vectors of BERT_HIDDEN numbers
     reranker: Path  # BERT shape, float32, one logit
     instructor: Path  # encoder of the T5 shape, float32, vectors of BERT_HIDDEN numbers
+    decoder: Path  # `chat`, with a tokenizer that ends every text: for vectors of the last token
 
 
 def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = False) -> Standins:
@@ -60,7 +62,7 @@ def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = F
     if not any(text.strip() for text in texts):
         raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
     adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
-    others = (folder / name for name in ("embedder", "reranker", "instructor"))
+    others = (folder / name for name in ("embedder", "reranker", "instructor", "decoder"))
     made = Standins(folder / "chat", adapters, *others)
     build_chat(made.chat, texts, seed, trainable)
     for i, (_, path) in enumerate(adapters):
@@ -68,6 +70,9 @@ def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = F
     _bert(made.embedder, texts, seed, head=False)
     _bert(made.reranker, texts, seed, head=True)
     _t5(made.instructor, texts, seed)
+    shutil.copytree(made.chat, made.decoder, dirs_exist_ok=True)
+    said = made.decoder / "tokenizer_config.json"
+    said.write_text(json.dumps({**json.loads(said.read_text()), "add_eos_token": True}, indent=2) + "\n")
     return made
 
 

@@ -29,7 +29,7 @@ def fit_lines(record: Run) -> list[str]:
         for f in record.fits
         if f.seen
     ]
-    if (rest := record.unseen) is not None:
+    if (rest := record.unseen) is not None and rest.scored:
         within = f", 95 % {ends(rest.interval)}" if rest.interval else ""
         mean = f"{rest.measure} {measured(rest.mean)}"
         lines.append(f"not seen: {mean} on the other {rest.scored}{within}")
