@@ -156,6 +156,7 @@ def test_the_entrypoints_are_here_their_flags_parse_and_their_paths_are_on_the_v
         file = ROOT / script.removeprefix(IN_IMAGE)
         assert python == "python" and script.startswith(IN_IMAGE) and file.is_file()
         args = parser().parse_args([*job(file), *words])
+        assert words[0] == args.recipe, "said, though it is what the command would take"
         for name in ("recipe", "cluster"):
             assert (ROOT / "conf" / f"{name}s" / f"{getattr(args, name)}.yaml").is_file()
         assert args.data and any(w.startswith("--cluster") for w in words)
