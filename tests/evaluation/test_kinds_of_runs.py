@@ -227,7 +227,10 @@ class Fish:
 ASKED = {"question": "what does the heron eat?", "answer": "fish", "domain": "birds"}
 
 
-@pytest.mark.parametrize("kind", ["crag", "qa", "qasper", "ranking", "birds:Fish"])
+@pytest.mark.parametrize(
+    "kind",
+    ["crag", *(pytest.param(k, marks=pytest.mark.drill) for k in ("qa", "qasper", "ranking")), "birds:Fish"],
+)
 def test_a_run_of_each_kind_is_a_frame_when_it_is_read_again(
     kind: str, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,7 @@ def killed_at(number: int, phase: str, kept: Kept, metadata: bool) -> bool:
     ("phase", "metadata"),
     [
         ("before", False),
-        ("after", True),
+        pytest.param("after", True, marks=pytest.mark.drill),
         pytest.param("before", True, marks=pytest.mark.drill),
         pytest.param("after", False, marks=pytest.mark.drill),
     ],
@@ -124,7 +124,7 @@ def test_a_process_that_is_killed_at_any_request_finds_its_batch_and_pays_each_c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["before", "after"])
+@pytest.mark.parametrize("phase", [pytest.param("before", marks=pytest.mark.drill), "after"])
 def test_a_request_that_the_server_drops_is_sent_again_and_no_batch_begins_twice(phase):
     for number in range(8):
         hears = lambda n, request, number=number: phase if n == number else None  # noqa: E731

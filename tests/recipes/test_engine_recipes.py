@@ -110,7 +110,10 @@ def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again
 
 def test_all_workers_and_this_process_share_the_one_engine(team):
     [model] = team.models
-    assert list(team.first_engines) == [model_identity(model)] and len(team.first_engines[model_identity(model)]) == 1
+    assert (
+        list(team.first_engines) == [model_identity(model)]
+        and len(team.first_engines[model_identity(model)]) == 1
+    )
     generate = LocalKit(None, engines=team.first_engines).generator(model)
     [reply] = asyncio.run(generate([(Message("user", "Who built the bridge?"),)], Sampling(max_tokens=5)))
     assert reply.generated_tokens == 5

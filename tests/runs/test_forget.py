@@ -145,6 +145,7 @@ class DyingFiles(Files):
         super().write(name, content)
 
 
+@pytest.mark.drill
 def test_vectors_in_the_words_of_a_language_model_go_with_the_page(tmp_path):
     (tmp_path / "docs").mkdir()
     for name, text in {"falcon": "The Falcon flies for 31 minutes.", "owl": "The owl sleeps."}.items():

@@ -48,6 +48,7 @@ class Chats:
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 def test_one_long_reply_holds_back_no_other_row_and_their_seconds_add_up_to_those_of_the_process(
     local_ray, tmp_path
 ):

@@ -159,6 +159,7 @@ def test_a_graph_fills_the_tables_of_one_process_and_its_statistics_have_their_r
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 def test_workers_with_and_without_gpus_fill_the_tables_of_one_process_though_one_dies(
     local_ray, tmp_path, alone
 ):

@@ -125,6 +125,7 @@ for free in ({}, {"CPU": 1.0}):
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 def test_a_timeline_has_the_tasks_of_a_ray_that_was_started_with_profiling(tmp_path):
     file = tmp_path / "timeline.json"
     code = f"""

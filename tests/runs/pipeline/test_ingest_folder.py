@@ -208,6 +208,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason(tmp_path, folder, capsys,
     assert {r["kind"] for r in rows} == {"files"} and all(r["detail"] for r in rows)
 
 
+@pytest.mark.drill
 def test_a_machine_without_memory_for_parsers_ends_the_read_and_the_next_reads_all(tmp_path, folder):
     with parsers_killed(), pytest.raises(WorkerBroken, match="No row is blamed"):
         read(tmp_path, folder)

@@ -110,7 +110,7 @@ FAKES, STAND_INS = str(SUPPORT / "fakes.yaml"), str(SUPPORT / "fake_models.yaml"
 @pytest.mark.parametrize(
     ("name", "models", "llm"),
     [
-        ("db3-task3", STAND_INS, None),
+        pytest.param("db3-task3", STAND_INS, None, marks=pytest.mark.drill),
         pytest.param(FAKES, None, None, marks=pytest.mark.drill),
         pytest.param("local", STAND_INS, None, marks=pytest.mark.drill),
         pytest.param("weknow", STAND_INS, None, marks=pytest.mark.drill),
