@@ -62,14 +62,13 @@ def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
 def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
     """Merges parts that overlap or touch. Returns the start and text of each merged part."""
     joined: list[tuple[int, str]] = []
-    for (start, end), text in sorted(parts):
-        last = joined[-1] if joined else None
-        if last is None or start > last[0] + len(last[1]):
+    for (start, _), text in sorted(parts):
+        first, so_far = joined[-1] if joined else (start, "")
+        end = first + len(so_far)
+        if joined and start <= end:
+            joined[-1] = (first, so_far + text[end - start :])
+        else:
             joined.append((start, text))
-            continue
-        first, so_far = last
-        more = text[first + len(so_far) - start :] if end > first + len(so_far) else ""
-        joined[-1] = (first, so_far + more)
     return joined
 
 
