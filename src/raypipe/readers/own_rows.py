@@ -133,7 +133,7 @@ def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iter
 
 def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
     """Lists the files that rows name as documents. Searches a data file if it has a field of paths, or if one
-    of its first rows names a file. To search all rows of others would cost more than to hash their bytes."""
+    of its first rows names a file. Searching the other data files would take longer than hashing them."""
     found: dict[Path, None] = {}
     for m in mapped(paths, format):
 
