@@ -127,8 +127,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
 def _of_row(
     text: str, row: Sequence[Block], table: _Table, more: bool, title: str, around: str, passage: _Passage
 ) -> list[Sentence]:
-    """Reads the next row of a table: its facts, or without facts the sentences of its cells. Returns [] for
-    names of columns and for a row before the passage. `more`: whether another row follows."""
+    """Reads the next row of a table: its facts, or the sentences of its cells if it has no facts. Returns []
+    for a row of column names, and for a row before the passage. `more` tells whether another row follows."""
     start, cells = row[0].start, [(b.start, b.end) for b in row]
     if text[start] == "|":  # its cells may be empty
         inner = _CELL.finditer(text[start : row[0].end].removesuffix("|"))
