@@ -150,6 +150,13 @@ def test_what_is_fetched_once_is_fetched_again_only_when_it_changed(bucket, tmp_
     assert (folder / "a.txt").read_text() == "another" and not (folder / "b.txt").exists()
 
 
+def test_a_single_object_is_chosen_by_its_name(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    uri = (tmp_path / "run.json").as_uri()
+    assert download(uri, tmp_path / "one", lambda name: name == "run.json").read_text() == "{}"
+    assert not download(uri, tmp_path / "two", lambda name: name == "sweep.json").exists()
+
+
 def test_a_folder_is_sent_whole_and_its_record_last(bucket, tmp_path):
     for name in ("a.txt", "run.json", "z/b.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

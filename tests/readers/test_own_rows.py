@@ -205,6 +205,8 @@ def test_the_bytes_of_named_files_are_part_of_the_data(tmp_path):
     path = lines(tmp_path, {"question": "q?", "documents": ["a.txt"]})
     assert readers.referenced([path], "rows") == [tmp_path / "a.txt"]
     assert readers.referenced([lines(tmp_path, ROW)], "rows") == []
+    texts = ({"text": f"t{n}", "path": None} for n in range(60))
+    assert readers.referenced([lines(tmp_path, *texts, {"path": "a.txt"})], "rows") == [tmp_path / "a.txt"]
 
 
 def test_a_question_without_a_field_of_documents_may_search_everything(tmp_path):

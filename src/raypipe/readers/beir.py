@@ -42,8 +42,8 @@ WANTED = ("corpus", "queries")  # prefixes of the files' names
 def inputs_of(
     paths: Iterable[str | Path], counts: ReadCounts | None = None
 ) -> tuple[list[Input], list[Input], list[Path]]:
-    """Lists the files of documents, of queries and of judgements. All other files of a folder are added to
-    `counts`, and so are its files of judgements. Raises DataError for a file that has none of these names."""
+    """Lists the files of documents, of queries and of judgements. The other files of a folder are added to
+    `counts`. Raises DataError for a file that has none of these names."""
     judged: dict[Path, None] = {}
     others = []
     for path in map(Path, paths):
@@ -52,7 +52,10 @@ def inputs_of(
             continue
         others.append(path)
         if path.is_dir():
-            judged |= dict.fromkeys(_judgements_of(path))
+            inside = _judgements_of(path)
+            judged |= dict.fromkeys(inside)
+            if counts:  # `find` adds all files that it does not list itself
+                counts.other_files -= sum(p.parent == path for p in inside)
     found = files.find(others, WANTED, counts)
     for file in found:
         if not Path(file.name).name.startswith(WANTED):

@@ -112,10 +112,6 @@ def content(source: Input, counts: ReadCounts, limits: ReaderLimits, most: int, 
     return bytes(raw)
 
 
-def size(inputs: Iterable[Input]) -> int:
-    return sum(p.stat().st_size for i in inputs for p in i.parts)
-
-
 def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
     """Yields the bytes of an input, decompressed. Raises DataError if a packed file is truncated, damaged or
     exceeds the limits, if the bytes contradict the name, or if a file cannot be read. Discard the bytes
@@ -125,7 +121,8 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
         return chunks  # the shard with the file's beginning counts the file and checks its first bytes
     counts.files += 1
     if source.packing:
-        several = source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL
+        packed = sum(p.stat().st_size for p in source.parts)
+        several = source.packing == "bz2" and cores() > 1 and packed >= SEVERAL
         again = partial(_raw, source, ReadCounts()) if several else None
         chunks = unpacked(source.name, source.packing, chunks, limits, again)
 

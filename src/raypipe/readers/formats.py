@@ -166,7 +166,7 @@ def reader_id(format: Format) -> str:
     if isinstance(format, RowFormat):
         return format.id()
     path = _reader_path(format)
-    return format if path is None else "/".join(_reader(path)[1])
+    return format if path is None else _reader(path)[1]
 
 
 def kind_of(format: Format) -> str:
@@ -180,13 +180,13 @@ def format_name(format: Format) -> str:
 
 
 def referenced(paths: Paths, format: Format) -> list[Path]:
-    rows = _rows(format)
+    rows = _row_format(format)
     return [] if rows is None else own_rows.referenced(paths, rows)
 
 
 def check(paths: Paths, format: Format) -> None:
     """Checks files before a read. Raises DataError for a missing file; checks `rows` by `own_rows.check`."""
-    if (rows := _rows(format)) is not None:
+    if (rows := _row_format(format)) is not None:
         own_rows.check(paths, rows)
     else:
         files_of(paths, format)
@@ -250,15 +250,17 @@ def _are_crag(files: list[Path]) -> bool:
     return True
 
 
-def _rows(format: Format) -> RowFormat | None:
+def _row_format(format: Format) -> RowFormat | None:
+    """Returns the RowFormat of the format `rows`; None for other formats."""
     return RowFormat() if format == own_rows.NAME else format if isinstance(format, RowFormat) else None
 
 
-def _reader(format: str) -> tuple[Any, tuple[str, str]]:
+def _reader(format: str) -> tuple[Any, str]:
+    """Loads the function that reads a format. Returns the function and its identity."""
     rows, plugin = plugins.load(format, "a reader")
     if not callable(rows):
         raise ConfError(f"{format}: expected a function of a file that yields rows, found {rows!r:.80}")
-    return rows, (plugin.path, plugin.source)
+    return rows, f"{plugin.path}/{plugin.source}"
 
 
 def _from_outside(format: str) -> FileFormat:
@@ -290,7 +292,7 @@ def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCou
 
 def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
     """Returns whether files may give pages with an address; such a page gets a row in the table `layouts`."""
-    own = _rows(format)
+    own = _row_format(format)
     return format == "warc" if own is None else not all(m.fields.asks() for m in own_rows.mapped(paths, own))
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import codecs
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -179,13 +180,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """Returns the first name that repeats an earlier name, or None if all differ. Takes linear time."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+    """Returns the first name that occurs more than once, or None if all differ. Takes linear time."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _integer(digits: str) -> int:

@@ -28,7 +28,7 @@ def is_remote(place: str) -> bool:
 
 def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below: True) -> Path:
     """Downloads an object, or the objects below a prefix, into `cache`. Returns the path of the file or
-    folder. `wanted` selects objects by their paths below the prefix; a single object has the path ".". Copies
+    folder. `wanted` selects objects by their paths below the prefix, and a single object by its name. Copies
     of unchanged objects are kept, and copies of missing objects deleted. Raises DataError if an object cannot
     be read, or if none exists."""
     try:
@@ -48,7 +48,7 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
             copy.unlink(missing_ok=True)
             sign.unlink(missing_ok=True)
     for copy, info in copies.items():
-        if wanted(copy.relative_to(home).as_posix()):
+        if wanted(home.name if copy == home else copy.relative_to(home).as_posix()):
             _fetch(system, info, copy, uri)
     return home
 

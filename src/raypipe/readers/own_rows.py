@@ -132,7 +132,8 @@ def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iter
 
 
 def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
-    """Lists the files that rows name as documents. Searches only data files whose first rows name a file."""
+    """Lists the files that rows name as documents. Searches a data file if it has a field of paths, or if one
+    of its first rows names a file. Searching the other data files would take longer than hashing them."""
     found: dict[Path, None] = {}
     for m in mapped(paths, format):
 
@@ -144,7 +145,7 @@ def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
                         if (name := row_documents.path_of(item, m.fields.inner)) is not None:
                             yield row_documents.inside(m.file.parts[0].parent, name, "")
 
-        if any(True for value in m.first for _ in named(value)):
+        if "path" in {*m.fields.fields, *m.fields.inner} or any(True for v in m.first for _ in named(v)):
             lines = row_files.rows(m.file, ReadCounts())
             found |= dict.fromkeys(path for line in lines for path in named(line.value or {}))
     return list(found)

@@ -50,8 +50,8 @@ class RowDocument:
 
 
 def items_of(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
-    """Lists the documents of a row. If the file has fields for questions and for documents, these are the
-    items in the latter. Otherwise the row itself is one document, if the file has a field for content."""
+    """Lists the documents of a row: the items in its field of documents, if the file has that field and one
+    of questions. Otherwise the row itself is one document, if the file has a field for content."""
     if not fields.asks() or "documents" not in fields.fields:
         own = {role: fields.get(value, role) for role in OF_DOCUMENT if role in fields.fields}
         return [] if own.keys().isdisjoint(CONTENT) else [own]

@@ -153,9 +153,9 @@ def require_rows(paths: Iterable[object], counts: ReadCounts, first: Iterable[Ba
 class UnusableLine(Exception):
     """Error of a line that cannot become a row. Readers store it as the row's fault."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, transient: bool = False) -> None:
         super().__init__(f"{reason}: {detail}")
-        self.fault = Fault(STEP, reason, detail, transient=False)
+        self.fault = Fault(STEP, reason, detail, transient)
 
 
 @contextmanager

@@ -86,6 +86,15 @@ def candidates(
     return list(found.values())
 
 
+@dataclass(slots=True)
+class _Table:
+    """State of a table whose rows are read in order."""
+
+    caption: Span | None  # span of the caption above the table
+    names: list[str] | None = None  # names of the columns, [] without names; None before the first row
+    group: str = ""  # first cell of the last row whose first cell is not empty
+
+
 def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
     text, blocks = page.text, page.blocks or (Block(0, len(page.text), "paragraph"),)
     i = bisect_right([b.end for b in blocks], passage[1][0])
@@ -94,46 +103,55 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
         i -= 1  # to the beginning of the table
     title = next((text[b.start : b.end] for b in blocks if b.kind == "title"), "")
     heading = next((text[b.start : b.end] for b in blocks[:i][::-1] if b.kind == "heading"), "")
-    names: list[str] | None = None  # column names of the open table; None: no table is open
-    caption = _caption(text, blocks, i - 1) if i else None  # caption above the table
-    group = ""  # first cell of the last row whose first cell is not empty
+    table = _Table(_caption(text, blocks, i - 1) if i else None)
     while i < last:
-        row = [blocks[i]]
-        while (
-            i + len(row) < len(blocks) and blocks[i].kind in _IN_TABLE and blocks[i + len(row)].kind == "cell"
-        ):
-            row.append(blocks[i + len(row)])
-        i += len(row)
+        end = i + 1
+        while blocks[i].kind in _IN_TABLE and end < len(blocks) and blocks[end].kind == "cell":
+            end += 1
+        row, i = blocks[i:end], end  # a block, or all cells of a table's row
         if not _in_table(text, row[0]):
-            names, group, caption = None, "", _caption(text, blocks, i - 1)
+            table = _Table(_caption(text, blocks, i - 1))
         heading = text[row[0].start : row[0].end] if row[0].kind == "heading" else heading
-        above, label, found = f"{title} {heading}".strip(), "", list[Sentence]()
+        around = f"{title} {heading}".strip()
+        found: Iterable[Sentence] = ()
         if row[0].kind in _IN_TABLE:
-            start, cells = row[0].start, [(b.start, b.end) for b in row]
-            if text[start] == "|":  # its cells may be empty
-                inner = _CELL.finditer(text[start : row[0].end].removesuffix("|"))
-                begins = [(start + m.start(1) + len(m[1]) - len(m[1].lstrip()), m[1].strip()) for m in inner]
-                cells = [(at, at + len(cell)) for at, cell in begins]
-            said = [text[slice(*c)] for c in cells]
-            if names is None:
-                more = i < len(blocks) and _in_table(text, blocks[i])
-                names = said if more and len(said) > 2 and not any(map(_NO_COLUMN.match, said)) else []
-                if names:
-                    continue
-            if row[-1].end <= passage[1][0]:
-                continue
-            named = 2 if said[0] in ("", group) or _is_coded(said) else 1
-            named_by = text[slice(*caption)] if caption else ""
-            under = " ".join(filter(None, (above, named_by, "" if said[0] else group)))
-            found = [replace(f, title=title) for f in _facts(cells, said, names, named, under, passage)]
-            group = said[0] or group
-            if not found and len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term with a long meaning
-                row, label, above = row[-1:], said[0], f"{above} {said[0]}".strip()
-        for block in row if not found and row[0].kind in _CONTENT else ():
-            found += _sentences(text, block, above, passage, label)
+            more = i < len(blocks) and _in_table(text, blocks[i])
+            found = _of_row(text, row, table, more, title, around, passage)
+        elif row[0].kind in _CONTENT:
+            found = _sentences(text, row[0], around, passage)
         for s in found:
-            if s.span != caption and not any(a < s.span[1] and s.span[0] < b for a, b in page.hidden):
+            if s.span != table.caption and not any(a < s.span[1] and s.span[0] < b for a, b in page.hidden):
                 yield s
+
+
+def _of_row(
+    text: str, row: Sequence[Block], table: _Table, more: bool, title: str, around: str, passage: _Passage
+) -> list[Sentence]:
+    """Reads the next row of a table: its facts, or the sentences of its cells if it has no facts. Returns []
+    for a row of column names, and for a row before the passage. `more` tells whether another row follows."""
+    start, cells = row[0].start, [(b.start, b.end) for b in row]
+    if text[start] == "|":  # its cells may be empty
+        inner = _CELL.finditer(text[start : row[0].end].removesuffix("|"))
+        begins = [(start + m.start(1) + len(m[1]) - len(m[1].lstrip()), m[1].strip()) for m in inner]
+        cells = [(at, at + len(cell)) for at, cell in begins]
+    said = [text[slice(*c)] for c in cells]
+    if table.names is None:
+        heads = more and len(said) > 2 and not any(map(_NO_COLUMN.match, said))
+        table.names = said if heads else []
+        if heads:
+            return []
+    if row[-1].end <= passage[1][0]:
+        return []
+    named = 2 if said[0] in ("", table.group) or _is_coded(said) else 1
+    caption = text[slice(*table.caption)] if table.caption else ""
+    under = " ".join(filter(None, (around, caption, "" if said[0] else table.group)))
+    found = [replace(f, title=title) for f in _facts(cells, said, table.names, named, under, passage)]
+    table.group = said[0] or table.group
+    if found:
+        return found
+    if len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term with a long meaning
+        return list(_sentences(text, row[-1], f"{around} {said[0]}".strip(), passage, said[0]))
+    return [s for block in row for s in _sentences(text, block, around, passage)]
 
 
 def _caption(text: str, blocks: Sequence[Block], i: int) -> Span | None:

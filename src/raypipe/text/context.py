@@ -52,25 +52,24 @@ def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
         by_source.setdefault(source, []).append((span, text))
     found: dict[str, Sentence] = {}
     for source, parts in by_source.items():
-        for start, text in _joined(parts):
+        for start, text in _merged(parts):
             for a, b in sentences(text):
                 b = min(b, a + MAX_CHARS)
                 found.setdefault(text[a:b], Sentence(source, (start + a, start + b), text[a:b]))
     return list(found.values())
 
 
-def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
+def _merged(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
     """Merges parts that overlap or touch. Returns the start and text of each merged part."""
-    joined: list[tuple[int, str]] = []
-    for (start, end), text in sorted(parts):
-        last = joined[-1] if joined else None
-        if last is None or start > last[0] + len(last[1]):
-            joined.append((start, text))
-            continue
-        first, so_far = last
-        more = text[first + len(so_far) - start :] if end > first + len(so_far) else ""
-        joined[-1] = (first, so_far + more)
-    return joined
+    merged: list[tuple[int, str]] = []
+    for (start, _), text in sorted(parts):
+        first, so_far = merged[-1] if merged else (start, "")
+        end = first + len(so_far)
+        if merged and start <= end:
+            merged[-1] = (first, so_far + text[end - start :])
+        else:
+            merged.append((start, text))
+    return merged
 
 
 @dataclass(frozen=True, slots=True)

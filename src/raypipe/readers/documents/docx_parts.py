@@ -144,13 +144,14 @@ class Package:
     def numbering(self) -> Numbering:
         """Returns the lists of the document, with counters that have counted no paragraph yet."""
         found = Numbering()
+        lists: dict[str, dict[int, _Level]] = {}  # abstractNum -> its levels by number
         styles: dict[str, str] = {}  # style of a list -> its abstractNum
         linked: dict[str, str] = {}  # abstractNum -> style whose list has its levels
         tags = f"{W}abstractNum", f"{W}num"
         for element in self.elements(self.part("numbering"), *tags):
             if element.tag == tags[0]:
                 id = element.get(f"{W}abstractNumId", "")
-                found.lists[id] = _levels(element)
+                lists[id] = _levels(element)
                 if own := value(element, "styleLink"):
                     styles[own] = id
                 if of := value(element, "numStyleLink"):
@@ -165,6 +166,7 @@ class Package:
                 found.nums[element.get(f"{W}numId", "")] = num
         for num in found.nums.values():
             num.of = styles.get(linked.get(num.of, ""), num.of)
+            num.levels = lists.get(num.of, {}) | num.levels
         return found
 
     def _check(self, limits: DocumentLimits) -> None:
@@ -201,35 +203,29 @@ class _Level:
 @dataclass(slots=True)
 class _Num:
     of: str  # id of its abstractNum
-    levels: dict[int, _Level]  # levels that override those of the abstractNum
-    starts: dict[int, int]  # level -> number at which this num restarts it
+    levels: dict[int, _Level]  # levels of the abstractNum, or those that override them
+    starts: dict[int, int]  # level -> number at which this num restarts it; removed after the restart
 
 
 @dataclass(slots=True)
 class Numbering:
     """Counters of all lists of one document. Call `number` for its paragraphs in their order."""
 
-    lists: dict[str, dict[int, _Level]] = field(default_factory=dict)  # abstractNum -> its levels by number
     nums: dict[str, _Num] = field(default_factory=dict)
     counts: dict[str, dict[int, int]] = field(default_factory=dict)  # abstractNum -> level -> number
-    begun: set[tuple[str, int]] = field(default_factory=set)  # (num, level) whose restart was applied
 
     def number(self, num: str, level: str, style: str) -> str:
         """Counts a paragraph; returns the number that it shows, or "" if it has none. If `level` is "", the
         paragraph has the level of its `style`, or else level 0."""
         if (used := self.nums.get(num)) is None:
             return ""
-        levels = self.lists.get(used.of, {}) | used.levels
+        levels = used.levels
         styled = (n for n, found in levels.items() if style and found.style == style)
         at = int(level) if level.isdigit() else next(styled, 0)
         if (own := levels.get(at)) is None:
             return ""
         counts = self.counts.setdefault(used.of, {})
-        if at in used.starts and (num, at) not in self.begun:
-            self.begun.add((num, at))
-            counts[at] = used.starts[at]
-        else:
-            counts[at] = counts.get(at, own.start - 1) + 1
+        counts[at] = used.starts.pop(at, counts.get(at, own.start - 1) + 1)
         for below in [n for n in counts if n > at and levels[n].restarts]:
             del counts[below]
 

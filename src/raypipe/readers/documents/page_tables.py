@@ -1,4 +1,4 @@
-"""Tables of a page with white space between their columns (`ruled_tables` reads tables with ruled lines).
+"""Tables of a page with white space between their columns (`page_layout` reads tables with ruled lines).
 
 A box is the rectangle around consecutive words of a line, in points or a scan's pixels, y upwards. Boxes are
 numbered in the order of the file or of text recognition. A cell is a list of boxes, which may be empty or
@@ -153,45 +153,53 @@ def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]
     """Places the cells of a table's lines in columns. Returns [] for prose in columns, a list or code."""
     rows = [cells for cells in block if len(cells) > 1]
     count = max(map(len, rows))
-    if count > COLUMNS:
+    full = [row for row in rows if len(row) == count]  # rows with a cell in each column
+    if count > COLUMNS or (count < 4 and (_is_list(words, rows) or _is_prose(boxes, full))):
         return []
-    full = [row for row in rows if len(row) == count]
     columns = [
         (min(boxes[row[k][0]].left for row in full), max(boxes[row[k][-1]].right for row in full))
         for k in range(count)
     ]
-    if count < 4 and (_is_list(words, rows) or _is_prose(boxes, full)):
-        return []
+    heads = rows.index(full[0])  # number of rows above the first full row: they may be headings
+    placed = [_placed(boxes, row, columns, n < heads) for n, row in enumerate(rows)]
     apart = all(right < left for (_, right), (left, _) in pairwise(columns))
-    names = rows.index(full[0])  # number of rows above the first full row: they may be headings
-    placed = [_placed(boxes, row, columns, n < names) for n, row in enumerate(rows)]
     filled = sum(len(row) == count for row in placed)
     if count > 2 and (not apart or filled < max(2, FILLED * len(rows))):
         return []  # lines with scattered spaces, such as code
     if not apart:
         return [Row(tuple(chain(*row)), tuple(" ".join(map(words, c)) for c in row)) for row in rows]
-    between = [max(0.0, _edges(boxes, a)[0] - _edges(boxes, b)[1]) for a, b in pairwise(placed)]
-    after = 0  # index of the next row; a line of a single cell may join this row or the row before it
+    _add_single_cells(boxes, block, columns, placed)
+    found = []
+    for row in placed:
+        lines = (lines_of(boxes, row.get(k, ())) for k in range(count))  # of each cell
+        texts = (" ".join(words(i) for line in cell for i in line) for cell in lines)
+        found.append(Row(tuple(sorted({i for cell in row.values() for i in cell})), tuple(texts)))
+    return found
+
+
+def _add_single_cells(
+    boxes: Sequence[Box],
+    block: Sequence[list[list[int]]],
+    columns: Sequence[tuple[float, float]],
+    placed: Sequence[dict[int, list[int]]],
+) -> None:
+    """Adds each line of a single cell to the nearer of the rows above and below it (`placed`), if the line
+    lies in one column and is close enough to continue the row's cell there."""
+    gaps = [max(0.0, _edges(boxes, a)[0] - _edges(boxes, b)[1]) for a, b in pairwise(placed)]
+    below = 0  # index of the row below the line
     for cells in block:
         if len(cells) > 1:
-            after += 1
+            below += 1
             continue
         [single] = cells
         cell, box = _cell(boxes, single), boxes[single[0]]
         over = _over(cell, columns)
-        edges = [(*_edges(boxes, row), row) for row in placed[after - 1 : after + 1]]
+        edges = [(*_edges(boxes, row), row) for row in placed[below - 1 : below + 1]]
         distances = [(max(0.0, bottom - box.top, box.bottom - top), row) for bottom, top, row in edges]
         distance, nearest = min(distances, key=itemgetter(0))
-        most = box.height if over and over[0] else median(between or [0.0]) / 2
+        most = box.height if over and over[0] else median(gaps or [0.0]) / 2
         if len(over) == 1 and distance <= most and cell[0] >= columns[over[0]][0] - box.height:
             nearest.setdefault(over[0], []).extend(single)
-    found = []
-    for row in placed:
-        texts = (
-            " ".join(words(i) for line in lines_of(boxes, row.get(k, ())) for i in line) for k in range(count)
-        )
-        found.append(Row(tuple(sorted({i for cell in row.values() for i in cell})), tuple(texts)))
-    return found
 
 
 def _cell(boxes: Sequence[Box], cell: Sequence[int]) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from raypipe.core.sandbox import Parts, Refused, Sandbox, SandboxLimits
 from raypipe.readers.documents import ocr, page_text, text_files
 from raypipe.readers.documents.walk import FileKind, file_kind
 from raypipe.readers.fields import front_matter
-from raypipe.readers.rows import DOCUMENT_LIMITS, STEP, DocumentLimits, UnusableLine
+from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
 
 READER = "5"  # to be raised if this module, or a module used here, gives another text or field
 RAISED = {"md": "8", "txt": "8"}  # version of single kinds: a change for texts makes no scan be read again
@@ -98,7 +98,7 @@ class DocumentReader:
         if kind in ("pdf", "image"):
             return self._paged(kind, (OPEN if kind == "pdf" else IMAGES, data))
         if kind == "docx":
-            found = _reply(self._whole.run([(DOCX, data)])[0])
+            found = _readable(self._whole.run([(DOCX, data)])[0])
             return _with_sections("docx", found["title"], found["sections"])
         if len(data) > (most := self._limits.text_bytes):
             raise UnusableLine("too_large", f"expected at most {most:,} bytes of text, found {len(data):,}")
@@ -121,7 +121,7 @@ class DocumentReader:
             child.close()
 
     def _paged(self, kind: FileKind, opening: Parts) -> FileText:
-        about = _reply(self._pages.run([opening])[0])
+        about = _readable(self._pages.run([opening])[0])
         answers = self._page_answers(opening, about["pages"], time.monotonic() + self._limits.file_s)
         scans = [n for n, a in enumerate(answers) if a.get("scan")]
         self._recognise(opening, answers, scans if ocr.engine() else ())
@@ -134,9 +134,8 @@ class DocumentReader:
                 raise UnusableLine("blank", f"expected text, found {len(texts)} blank pages")
             [(reason, count)] = Counter(f.reason for _, f in faults).most_common(1)
             detail = next(f": {f.detail}" for _, f in faults if f.reason == reason)
-            error = UnusableLine(reason, f"{count} of {len(texts)} pages{detail}")
-            error.fault = replace(error.fault, transient=any(f.transient for _, f in faults))
-            raise error
+            transient = any(f.transient for _, f in faults)
+            raise UnusableLine(reason, f"{count} of {len(texts)} pages{detail}", transient)
         joined = page_text.joined(texts, [str(a.get("label") or i) for i, a in enumerate(answers, 1)])
         given = " ".join(page_text.storable(about["title"]).split())
         title = "" if _FILE_NAME.fullmatch(given) else given  # a file name is not used as title
@@ -160,11 +159,8 @@ class DocumentReader:
                 answers[n] = {"fault": ["given_up", f"{lost} scans before it could not be read"]}
                 continue
             [reply] = self._scans.run([(SCAN, n.to_bytes(4, "little"))], before=opening)
-            if isinstance(reply, Refused):
-                lost += 1
-                answers[n] = {"fault": [reply.reason, reply.detail], "transient": reply.transient}
-            else:
-                answers[n] = {"label": answers[n]["label"], **json.loads(reply)}
+            lost += isinstance(reply, Refused)
+            answers[n] = {"label": answers[n]["label"], **_answer(reply)}
 
     def _page_answers(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
         """Returns the text or fault of each of `count` pages. If a page ends the child process, only its text
@@ -185,24 +181,27 @@ class DocumentReader:
             wanted = range(len(answers), min(count, len(answers) + PAGES_AT_ONCE))
             requests = [(PAGE, i.to_bytes(4, "little")) for i in wanted]
             for reply in self._pages.run(requests, before=opening):
-                if isinstance(reply, Refused):
-                    lost += reply.reason in ("timeout", "memory", "crash")
-                    answers.append({"fault": [reply.reason, reply.detail], "transient": reply.transient})
-                else:
-                    answers.append(json.loads(reply))
-                    chars += len(answers[-1].get("text", ""))
+                lost += isinstance(reply, Refused) and reply.reason != "error"
+                answers.append(_answer(reply))
+                chars += len(answers[-1].get("text", ""))
         return answers
 
 
-def _reply(answer: bytes | Refused) -> dict[str, Any]:
-    if isinstance(answer, Refused):
-        error = UnusableLine("broken" if answer.reason == "error" else answer.reason, answer.detail)
-        error.fault = replace(error.fault, transient=answer.transient)
-        raise error
-    found: dict[str, Any] = json.loads(answer)
-    if "fault" in found:
-        raise UnusableLine(*found["fault"])
-    return found
+def _answer(reply: bytes | Refused) -> dict[str, Any]:
+    """Parses a reply of a child process. The answer about an unreadable page or file has only a `fault`: the
+    arguments of an UnusableLine."""
+    if isinstance(reply, Refused):
+        return {
+            "fault": ["broken" if reply.reason == "error" else reply.reason, reply.detail, reply.transient]
+        }
+    answer: dict[str, Any] = json.loads(reply)
+    return answer
+
+
+def _readable(reply: bytes | Refused) -> dict[str, Any]:
+    if "fault" in (answer := _answer(reply)):
+        raise UnusableLine(*answer["fault"])
+    return answer
 
 
 def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tuple[int, Fault]]]:
@@ -217,8 +216,7 @@ def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tupl
             why = f"{bad} of {len(text)} characters have no meaning: its fonts do not say which"
             fault, text = ["garbled", why], ""
         if fault is not None:
-            reason = "broken" if fault[0] == "error" else fault[0]
-            faults.append((number, Fault(STEP, reason, fault[1], bool(answer.get("transient")))))
+            faults.append((number, UnusableLine(*fault).fault))
         texts.append(text)
     return texts, faults
 

@@ -143,8 +143,8 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
         return FoundFile(name, path, 0, 0, 0, 0, UnusableLine(reason, detail))
 
     try:
-        own = seen = os.lstat(path)
-        if linked := stat.S_ISLNK(own.st_mode):
+        seen = os.lstat(path)
+        if linked := stat.S_ISLNK(seen.st_mode):
             seen = os.stat(path)
     except (OSError, RuntimeError) as e:
         why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
@@ -235,7 +235,7 @@ _SUFFIXES: dict[FileKind, tuple[str, ...]] = {
     "csv": (".csv", ".tsv"),
     "html": (".html", ".htm", ".xhtml"),
 }
-_CLAIMS = {".pdf": "a PDF", ".docx": "a docx", ".html": "HTML", ".htm": "HTML"}
+_CLAIMS = {".pdf": "a PDF", ".docx": "a docx"}  # ending of a name -> kind that the content must have
 _READ = "expected txt, md, html, csv, pdf, docx, png, jpg or tiff"
 
 
@@ -248,7 +248,7 @@ def file_kind(name: str, data: bytes) -> FileKind:
         found = f"{len(data)} bytes of white space or NUL" if data else "an empty file"
         raise UnusableLine("empty", f"expected text, found {found}")
     kind = _by_content(data[:HEAD_BYTES], data, suffix)
-    if suffix in (".pdf", ".docx") and kind in ("html", "txt", "md", "csv"):
+    if suffix in _CLAIMS and kind in ("html", "txt", "md", "csv"):
         found = "an HTML page, such as a login page" if kind == "html" else "text"
         raise UnusableLine("kind_mismatch", f"expected {_CLAIMS[suffix]} by its name, found {found}")
     return kind
