@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import raypipe
 from raypipe.api.cli import arguments as shared
-from raypipe.api.cli.command import Shell, Shown, arg, command, console, on_console
+from raypipe.api.cli.command import Shown, arg, command, console, on_console
+from raypipe.api.session import Session
 from raypipe.evaluation.report.formatting import ends, signed
 
 if TYPE_CHECKING:
@@ -20,21 +21,20 @@ if TYPE_CHECKING:
 
 SLICES_SHOWN = 12  # slices, the largest first; --json has all
 CAUSES_SHOWN = 8  # causes of differences
+IDS_SHOWN = 3  # questions that a comparison leaves out
 STYLES = {"better": "bold green", "worse": "bold red"}
 NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # heads of the columns that `_numbers` fills
 
 
 @command("score crag", "predictions.jsonl.gz --rule accuracy")
 def score_crag(
-    shell: Shell,
     predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
     *,
     rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
     judge: str | None = arg("ask this judge about answers that the rule leaves open, again", "MODEL"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
-    models: str | None = shared.MODELS,
-    cluster: str = shared.CLUSTER,
+    session: Session = shared.session("models", "cluster"),
     out: str | None = arg("write the predictions as they were scored", "FILE"),
 ) -> Shown[Any]:
     """Score CRAG predictions, a run's or any system's, by one of CRAG's rules or your own."""
@@ -43,7 +43,6 @@ def score_crag(
         of = found.by_rule, found.normalized, found.trim, found.judge, found.people
         on_console("console.print_crag", *of)
 
-    session = shell.session(models, cluster)
     return Shown(raypipe.score_crag(predictions, rule, judge, trim, labels, out, session), show)
 
 
@@ -153,7 +152,6 @@ def judge_pick(
 
 @command("compare", "/data/runs/local /data/runs/tuned")
 def compare(
-    shell: Shell,
     runs: Sequence[str] = arg("runs, files of predictions, or releases: an id, or live", "RUN", needed=True),
     *,
     rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
@@ -164,11 +162,9 @@ def compare(
     unseen: bool = arg("leave out questions that a fit or an adapter of a recipe has seen"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
-    models: str | None = shared.MODELS,
-    cluster: str = shared.CLUSTER,
+    session: Session = shared.session("models", "cluster"),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
-    session = shell.session(models, cluster)
     found = raypipe.compare(
         *runs,
         rule=rule,
@@ -187,6 +183,7 @@ def compare(
 
 def _print_comparisons(found: CompareResult) -> None:
     """Prints each comparison: the verdict first, then metrics, causes and slices."""
+    from raypipe.api.compare import left_out
     from raypipe.evaluation.report.console import say, show
 
     out = console()
@@ -205,16 +202,7 @@ def _print_comparisons(found: CompareResult) -> None:
             if n:
                 seen = f"seen: a fit or an adapter of {name} has seen {n} of the {c.score.n} questions"
                 say(out, f"{seen}, so its score is too good; --unseen leaves them out")
-        for ids, what in (
-            (c.only_before, f"only in {c.before}"),
-            (c.only_after, f"only in {c.after}"),
-            (c.unscored, "not scored in one of them"),
-            (c.other_questions, "whose id has another text in each"),
-            (c.kept, "whose answers one of them kept from an earlier run"),
-        ):
-            if ids:
-                first = f"{', '.join(ids[:3])}{', ...' * (len(ids) > 3)}"
-                say(out, f"left out: {len(ids)} questions {what}: {first}")
+        say(out, *(f"left out: {line}" for line in left_out(c, IDS_SHOWN)))
         if c.causes:
             heads = ("first changed step", "changed field", "answers", "up", "down", f"\u0394{c.measure}")
             shown = [(k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in c.causes]
