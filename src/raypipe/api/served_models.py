@@ -229,12 +229,12 @@ def open_judge(
     without a name; a judge that is code of your own has no kit. The block's end stops the judge's engine.
     Raises as `read_judge`."""
     model = read_judge(session, name, rule)
-    if name is None or not isinstance(model, Model):
+    if not isinstance(model, Model):
         yield model, None
         return
     load.present(model)
     written = session.cluster_file()
-    if is_served(name):
+    if name and is_served(name):
         url = ServedModel.parse(name, "--judge").url
         written = written.with_endpoint(JUDGE, url, session.settings.keys)
     wanted = startable(written, [model])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import raypipe
@@ -150,34 +151,29 @@ def judge_pick(
     return Shown(raypipe.pick_to_label(run, out, disagreements, random, seed, labels, rule), show)
 
 
+@dataclass(frozen=True)
+class CompareFlags(shared.Options):
+    """Options of a comparison. Each has the name of an argument of `raypipe.compare`."""
+
+    rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule)
+    margin: float = shared.MARGIN
+    group: str | None = arg("count questions with the same value of this label as one", "LABEL")
+    measure: str | None = shared.MEASURE
+    rejudge: str | None = arg("judge all runs by one model (the first run's judge)", "MODEL", const="")
+    unseen: bool = arg("leave out questions that a fit or an adapter of a recipe has seen")
+    trim: str | None = shared.TRIM
+    labels: str | None = shared.LABELS
+
+
 @command("compare", "/data/runs/local /data/runs/tuned")
 def compare(
     runs: Sequence[str] = arg("runs, files of predictions, or releases: an id, or live", "RUN", needed=True),
     *,
-    rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
-    margin: float = shared.MARGIN,
-    group: str | None = arg("count questions with the same value of this label as one", "LABEL"),
-    measure: str | None = shared.MEASURE,
-    rejudge: str | None = arg("judge all runs by one model (the first run's judge)", "MODEL", const=""),
-    unseen: bool = arg("leave out questions that a fit or an adapter of a recipe has seen"),
-    trim: str | None = shared.TRIM,
-    labels: str | None = shared.LABELS,
+    options: CompareFlags,
     session: Session = shared.session("models", "cluster"),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
-    found = raypipe.compare(
-        *runs,
-        rule=rule,
-        margin=margin,
-        group=group,
-        rejudge=rejudge,
-        trim=trim,
-        labels=labels,
-        store=place.uri(session),
-        session=session,
-        measure=measure,
-        unseen=unseen,
-    )
+    found = raypipe.compare(*runs, store=place.uri(session), session=session, **options.given())
     return Shown(found, _print_comparisons)
 
 
