@@ -82,7 +82,8 @@ def compare(
 
 
 def left_out(found: RunComparison, shown: int) -> list[str]:
-    """Describes the questions that a comparison leaves out: a line for each reason, with `shown` ids."""
+    """Describes the questions that a comparison leaves out, one line per reason. A line names at most
+    `shown` ids."""
     reasons = (
         (found.only_before, f"only in {found.before}"),
         (found.only_after, f"only in {found.after}"),

@@ -164,7 +164,7 @@ def reproduce(
 
 
 def _ranked(run: Reproduction, folder: Path, session: Session) -> dict[str, Mapping[str, float | None]]:
-    """Ranks the documents in `folder`, and maps each score that ranks to the measures of its ranking."""
+    """Ranks the documents in `folder` by each score. Maps a score to the measures of the ranking."""
     if run.how == "pool":
         with folder.open("rb") as stream:
             named = hashlib.file_digest(stream, "blake2b").hexdigest()[:12]

@@ -140,8 +140,8 @@ _SESSION = (
 
 
 def session(*names: str) -> Any:
-    """Returns the default of a command's Session parameter: the options `names`, which become the fields of
-    the session with the same names."""
+    """Returns the default of a command's Session parameter: the options `names`. An option becomes the field
+    of the session with the same name."""
     return [option for option in _SESSION if option.name in names]
 
 

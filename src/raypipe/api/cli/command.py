@@ -3,8 +3,8 @@ signature. COMMANDS lists names, groups, help lines and modules; a command's mod
 
 Keyword-only parameters are options, all others are positional. Each has a type, and an `arg` as its default:
 `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. A
-Session parameter receives a session; its default lists the options that the session is made of. A Shell
-parameter receives the parts of the process that a command may use.
+Session parameter receives a session with the options that the parameter's default lists. A Shell parameter
+receives the parts of the process that a command may use.
 """
 
 from __future__ import annotations
