@@ -81,6 +81,23 @@ def compare(
     return CompareResult(comparing.compare(chosen, margin, group, measure))
 
 
+def left_out(found: RunComparison, shown: int) -> list[str]:
+    """Describes the questions that a comparison leaves out, one line per reason. A line names at most
+    `shown` ids."""
+    reasons = (
+        (found.only_before, f"only in {found.before}"),
+        (found.only_after, f"only in {found.after}"),
+        (found.unscored, "not scored in one of them"),
+        (found.other_questions, "whose id has another text in each"),
+        (found.kept, "whose answers one of them kept from an earlier run"),
+    )
+    return [
+        f"{len(ids)} questions {why}: {', '.join(ids[:shown])}{', ...' * (len(ids) > shown)}"
+        for ids, why in reasons
+        if ids
+    ]
+
+
 def _has_files(run: str | Path) -> bool:
     """Returns True if `run` is an address or an existing path. False means that it may be a release."""
     return "://" in str(run) or Path(run).exists()

@@ -104,18 +104,11 @@ class ServeArgs:
         threads = max(1, int(pool.cpus))
         kit = partial(LocalKit, None, file.backend, file.device, threads, endpoints=at, engine_limits=limits)
         gpus = min(pool.gpus, 1.0) / 2  # embedders and rerankers share one accelerator
-        vllm = [m for m in recipe.models() if m.loader == "vllm"]
-        if vllm and file.engines is not None:
+        if file.engines is not None and (vllm := [m for m in recipe.models() if m.loader == "vllm"]):
             gpus, engine_gpus = file.engines.answer.gpus / 2, sum(file.engines.needs(m)["GPU"] for m in vllm)
+        server = self.server_config(settings.keys)
         return build_application(
-            recipe,
-            store,
-            kit,
-            gpus,
-            self.server_config(settings.keys),
-            self.follow_live,
-            engine_gpus,
-            self.gateways,
+            recipe, store, kit, gpus, server, self.follow_live, engine_gpus, self.gateways
         )
 
     def check(self, settings: Settings) -> None:
@@ -225,10 +218,9 @@ def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings)
 
 def check_host(host: str, keys: ApiKeys) -> None:
     """Raises ConfError if other machines can reach `host`, but there are no keys and no `--auth none`."""
-    try:
-        alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        alone = False
+    alone = host == "localhost"
+    with suppress(ValueError):  # a name, not an address
+        alone = alone or ipaddress.ip_address(host).is_loopback
     if not (alone or keys.digests or keys.open):
         what = f"--host {host}: other machines reach it, but there are no keys"
         raise ConfError(f"{what}. Give --keys FILE or ${KEYS}, or --auth none to answer without a key")

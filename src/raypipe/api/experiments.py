@@ -35,6 +35,7 @@ from raypipe.evaluation.golds import kind_of_data, require_questions
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, Point, PointResult, Repeats, Sweep, repeats
+from raypipe.metrics.kinds import Measure
 from raypipe.metrics.paired_tests import MARGIN
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
@@ -183,8 +184,7 @@ def sweep(
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
     how, given, session = EvalOptions.of(**options), several(data), session or Session()
-    store = docs_store(docs, store, session, out)
-    session = session.over(store, bool(given))
+    session = session.over(docs_store(docs, store, session, out), bool(given))
 
     def load(one: str | Path, settings: Sequence[str]) -> Recipe:
         at_point = replace(session, sets=(*session.sets, *settings))
@@ -198,8 +198,7 @@ def sweep(
         sweeping.measure_of(how.kind, measure)  # before any file is read
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         place = Path(scratch) if dry_run else None
-        filled, every, coming, kind = _questions(session, first, given, store, how, place, docs)
-        by = sweeping.measure_of(kind, measure)
+        filled, every, coming, by = _questions(session, first, given, store, how, place, docs, measure)
         ids, unseen = sweeping.drawn([q.id for q in every], sample, seed)
         drawn = set(ids)
         plans = _plans(session, filled, points, [q for q in every if q.id in drawn], coming)
@@ -208,8 +207,8 @@ def sweep(
         return SweepResult(name, plans, None, folder)
 
     def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
-        chosen: dict[str, Any] = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
-        return evaluate(one, (), filled, where, session, **chosen).evaluation
+        scored: dict[str, Any] = {"rule": how.rule, "judge": how.judge, "kind": how.kind}
+        return evaluate(one, (), filled, where, session, only=some, **scored).evaluation
 
     (folder / SWEEP).unlink(missing_ok=True)  # belongs to an earlier sweep, whose runs are replaced
     done = sweeping.sweep(points, run, ids, unseen, seed, margin, folder, by)
@@ -238,12 +237,12 @@ def _questions(
     how: EvalOptions,
     scratch: Path | None,
     docs: str | Path | None,
-) -> tuple[Store, list[Question], NewSources, str]:
+    measure: str | None,
+) -> tuple[Store, list[Question], NewSources, Measure]:
     """Opens the store of a sweep, and ingests its files. With `scratch`, a folder for a plan's files, the
-    files are only read. Returns the store, all questions, the sources that the store lacks, and the kind of
-    the data. Raises DataError if there are no questions."""
-    if scratch is None:
-        store, docs = docs_store(docs, store, session, read=True), None
+    files are only read. Returns the store, all questions, the sources that the store lacks, and the measure
+    that ranks points. Raises DataError if there are no questions."""
+    store, docs = docs_store(docs, store, session, read=scratch is None), docs if scratch else None
     filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch, docs)
     read = None
     if files and scratch is None:
@@ -251,7 +250,8 @@ def _questions(
     every, coming = planned_questions(session, filled, files, wanted, docs)
     require_questions(every, files, filled)
     kind = how.kind or (kind_of(wanted) if files and scratch else None)
-    return filled, every, coming, kind or kind_of_data(filled, read, [q.id for q in every])
+    kind = kind or kind_of_data(filled, read, [q.id for q in every])
+    return filled, every, coming, sweeping.measure_of(kind, measure)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

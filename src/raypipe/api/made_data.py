@@ -125,19 +125,16 @@ def make_questions(
     prompts = {n: prompt_file(session.settings.conf, f"questions/{n}") for n in making.PROMPTS}
     require_file(out, "--out")
     require_splitter()
-    of = model, number, seed, prompts, session.address(store, bool(documents))
+    of = model, number, seed, prompts, session.address(store, bool(documents)), on_plan
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         filled = session.store_to_fill(scratch if dry_run else store) if documents else session.store(store)
         if documents:
             ingest(documents, filled, format, session, fields)
         if dry_run:
-            plan = _plan(filled, *of)[0]
-            on_plan(plan)
-            return MadeQuestionsResult(plan, None)
+            return MadeQuestionsResult(_plan(filled, *of)[0], None)
     with driving(filled, f"questions {out}"):
         merge_memo(filled)  # replies that a killed run had cached
         plan, drawn, planned = _plan(filled, *of)
-        on_plan(plan)
         asks = [(model, sampling, None) for sampling in (making.WRITE, making.CHECK)]
         require_answering(asks, endpoints, session.settings)
         tally = CallCounts()
@@ -181,10 +178,17 @@ def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
 
 
 def _plan(
-    store: Store, model: Model, number: int, seed: int, prompts: Mapping[str, Any], uri: str
+    store: Store,
+    model: Model,
+    number: int,
+    seed: int,
+    prompts: Mapping[str, Any],
+    uri: str,
+    on_plan: Callable[[QuestionsPlan], None],
 ) -> tuple[QuestionsPlan, Draw, Sequence[Candidate]]:
     """Plans `number` questions. Returns the plan, the drawn passages, and the candidates (questions that may
-    be written). `uri` is the store's address in the plan. Raises DataError if no document has prose."""
+    be written). `uri` is the store's address in the plan. `on_plan` receives the plan. Raises DataError if no
+    document has prose."""
     drawn = draw(store, seed)
     planned = making.candidates(drawn, number)
     if not planned:
@@ -201,6 +205,7 @@ def _plan(
         sum(making.CALLS[c.kind] for c in planned),
         len(lookup(store, replies_of(model), keys)),
     )
+    on_plan(plan)
     return plan, drawn, planned
 
 

@@ -19,6 +19,7 @@ from raypipe.core.environment import cores
 from raypipe.core.llm import JUDGE, Prices
 from raypipe.core.progress import Progress
 from raypipe.core.protocols import Model
+from raypipe.evaluation.judge import OwnJudge
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
 from raypipe.models.hosts import EngineLimits
@@ -262,13 +263,14 @@ def worker_and_sizes(
     return place, TaskSizes(file.sources_per_task, file.questions_per_task)
 
 
-def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> Prices:
-    """Collects the prices of a recipe and a judge. Raises ConfError for an invalid models or cluster file."""
+def prices_of(session: Session, recipe: Recipe, judge: Model | OwnJudge | None = None) -> Prices:
+    """Collects the prices of a recipe and of a judge that is a model. Raises ConfError for an invalid models
+    or cluster file."""
     written, entries = session.cluster_file(), session.catalog().entries
     tokens, unpriced = {}, []
     stages = (*recipe.corpus, *recipe.question)
     asking = [(stage.name, model) for stage in stages for model in models_of(stage.step)]
-    for name, model in [*asking, *([(JUDGE, judge)] if judge else [])]:
+    for name, model in [*asking, *([(JUDGE, judge)] if isinstance(judge, Model) else [])]:
         price = entries[model.name].usd_per_mtok if model.name in entries else None
         if price is not None:
             at = written.endpoints.get(model.path) if model.loader in REMOTE else None

@@ -17,10 +17,11 @@ from raypipe.api.paths import Data, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import evaluate, measured
-from raypipe.api.served_models import judge_model, open_judge
+from raypipe.api.served_models import open_judge, read_judge
 from raypipe.api.session import Named, Place, Session
 from raypipe.api.starting_points import DATASETS
 from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Model
 from raypipe.core.records import Gold, Question
 from raypipe.evaluation.evaluate import expired_answers
 from raypipe.evaluation.golds import (
@@ -169,8 +170,8 @@ def _planned(
         questions = [q for q in questions if q.id not in kept]
     form: GoldForm = "answers" if scoring is None else gold_form(scoring)
     ids, golds = {q.id for q in questions}, list[Gold]()
-    judging = judge_model(session, judge, rule)
-    if scoring is not None or judging is not None:
+    judging = read_judge(session, judge, rule)
+    if scoring is not None or isinstance(judging, Model):
         stored = () if coming.golds is not None else golds_of(opened, sorted(ids), form).values()
         golds = [g for g in coming.golds or stored if g.question in ids]
     if scoring is not None:
@@ -179,7 +180,7 @@ def _planned(
     old = expired_answers(pipeline, questions)
     fast = measured(session.settings, session.cluster_file())
     planned = planner.plan(pipeline, questions, coming, old=old if how.refresh else (), measured=fast)
-    if judging is not None:
+    if isinstance(judging, Model):
         planned = replace(planned, judge=judge_plan(judging, rule, golds))
     planned = priced(planned, prices_of(session, resolved, judging), resolved)
     return PlanResult(planned, len(old), _placement(session, resolved))
@@ -208,16 +209,10 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
     runs = list(measured(session.settings, session.cluster_file()))
     if store is not None:
         runs = [*recent(session.store(store), planner.LOOKED_BACK), *runs]
+    workers, prices = workers_of(file, found), prices_of(session, found)
+    device, kit = (file.backend, file.device), LocalKit(None, file.backend)
     made = assumed_plan(
-        found,
-        size,
-        session.cluster,
-        file.sources_per_task,
-        workers_of(file, found),
-        (file.backend, file.device),
-        runs,
-        prices_of(session, found),
-        LocalKit(None, file.backend),
+        found, size, session.cluster, file.sources_per_task, workers, device, runs, prices, kit
     )
     return AssumedResult(made)
 

@@ -129,7 +129,7 @@ def ask(
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
-    waiting = _Waiting(on_text)
+    waiting = _Waiting(on_text) if on_text else _Waiting()
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
     opened = None if pages is not None else _searched(session, found, request.question.text, docs, store)
     if opened is not None and docs is None and release is None:  # a release has its own passages
@@ -173,7 +173,7 @@ def _searched(
 class _Waiting(Listener):
     """Listener that prints on stderr the step that runs, until the model's first text arrives."""
 
-    def __init__(self, on_text: Callable[[str], None] | None) -> None:
+    def __init__(self, on_text: Callable[[str], None] = lambda piece: None) -> None:
         self.now: Callable[[str], None] | None = None  # sets the heartbeat's line; None: nothing is printed
         self._on_text, self._written = on_text, False
 
@@ -187,8 +187,7 @@ class _Waiting(Listener):
 
     def on_draft(self, piece: str) -> None:
         self._written = True
-        if self._on_text is not None:
-            self._on_text(piece)
+        self._on_text(piece)
 
 
 def _request(

@@ -146,21 +146,6 @@ def _with_texts(store: str, table: str, version: int, chunks: pa.Table, more: tu
     return chunks
 
 
-@dataclass(frozen=True, slots=True)
-class StepSpec:
-    """A step, and the settings by which a worker process opens it."""
-
-    stage: Stage[Any]
-    half: str  # corpus or question
-    worker: WorkerConfig
-    index: IndexSpec | None  # index that the step searches; None: the step does not search
-
-    def open(self) -> OpenedStep:
-        """Opens the step in this process. A model is loaded at the first row that needs it."""
-        kit = self.worker.kit(LanceIndex(self.index) if self.index else None)
-        return _of_sources(self.stage, kit) if self.half == "corpus" else _of_questions(self.stage, kit)
-
-
 class RowStep:
     """Base of the classes that `raypipe.step` makes for `Dataset.map_batches(..., batch_format="pyarrow")`.
 
@@ -168,7 +153,10 @@ class RowStep:
     input row, and drops the columns that it reads, such as `content`.
     """
 
-    spec: StepSpec
+    stage: Stage[Any]
+    half: str  # corpus or question
+    worker: WorkerConfig  # settings by which a worker process opens the step
+    index: IndexSpec | None  # index that the step searches; None: the step does not search
 
     def __init__(self) -> None:
         self._loop = asyncio.Runner()  # models of an endpoint and engines belong to one event loop
@@ -179,12 +167,13 @@ class RowStep:
         raises the step's errors."""
         if not isinstance(batch, pa.Table):
             found = f'found {type(batch).__name__}: set batch_format="pyarrow"'
-            raise ConfError(f"step {self.spec.stage.name}: expected a pyarrow.Table, {found}")
+            raise ConfError(f"step {self.stage.name}: expected a pyarrow.Table, {found}")
         return self._loop.run(self._changed(batch))
 
     async def _changed(self, batch: pa.Table) -> pa.Table:
-        if self._change is None:
-            self._change = self.spec.open()
+        if self._change is None:  # a model is loaded at the first row that needs it
+            kit = self.worker.kit(LanceIndex(self.index) if self.index else None)
+            self._change = (_of_sources if self.half == "corpus" else _of_questions)(self.stage, kit)
         return await self._change(batch)
 
 
@@ -216,11 +205,12 @@ def step(
     file, models = session.cluster_file(), models_of(stage.step)
     worker, _ = worker_and_sizes(session, file, uri, models)
     endpoints = endpoint_addresses(file, models, session.settings.keys)  # no batch API: a request per chat
-    spec = StepSpec(stage, half, replace(worker, engines=None, endpoints=endpoints), index)
+    worker = replace(worker, engines=None, endpoints=endpoints)
     from raypipe.runs.cluster.connection import carry  # imports Ray
 
     carry(Recipe(verb, "", (), (stage,)))
-    return type(stage.name, (RowStep,), {"spec": spec, "__doc__": type(stage.step).__doc__})
+    made = {"stage": stage, "half": half, "worker": worker, "index": index}
+    return type(stage.name, (RowStep,), {**made, "__doc__": type(stage.step).__doc__})
 
 
 def _stage(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.compare import scored_at
+from raypipe.api.compare import left_out, scored_at
 from raypipe.api.paths import several
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
@@ -148,17 +148,7 @@ def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunCompa
     for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
         if n:
             reasons.append(f"a fit or an adapter of {name} has seen {n} of them")
-    missing = (
-        (found.only_before, "are not in this run"),
-        (found.only_after, f"are not in {found.before}"),
-        (found.unscored, "are not scored in both"),
-        (found.other_questions, "have another text there"),
-        (found.kept, "have answers kept from an earlier run"),
-    )
-    for ids, what in missing:
-        if ids:
-            more = ", ..." * (len(ids) > NAMED)
-            reasons.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
+    reasons += [f"left out: {line}" for line in left_out(found, NAMED)]
     why = f"{'; '.join(reasons)}. live stays as it is"
     raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {why}")
 

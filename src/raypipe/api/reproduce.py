@@ -4,8 +4,8 @@ papers state, with the data and the command that would measure them."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -18,7 +18,7 @@ from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.metrics.ranking import read_qrels, score
-from raypipe.metrics.verdict_rules import CragScore, Rule
+from raypipe.metrics.verdict_rules import Rule
 from raypipe.readers.beir import write_pool
 
 Verdict: TypeAlias = Literal["OK", "OKish", "FAIL"]
@@ -146,38 +146,37 @@ def reproduce(
     run, folder = reproductions(session, name).runs[name], Path(data)
     if not folder.exists():
         raise DataError(f"--data {folder}: expected {run.data}; found nothing there")
+    found = dict[str, Mapping[str, float | None]]()  # score that ranks, or file -> measure -> number
     if run.how == "eval":
-        means = {m.measure: m.mean for m in evaluate(run.recipe, folder, store, session=session).run.measures}
-        numbers = tuple(e.checked(means.get(e.measure)) for e in run.expected)
+        measured = evaluate(run.recipe, folder, store, session=session).run.measures
+        found = {e.by: {m.measure: m.mean for m in measured} for e in run.expected}
+    elif run.how == "score":
+        for by in dict.fromkeys(e.by for e in run.expected):
+            file = _file(folder, f"{by}.jsonl")
+            found[by] = asdict(score_crag(file, run.rule, session=session).by_rule.score)
     else:
-        if run.how == "pool":
-            with folder.open("rb") as stream:
-                named = hashlib.file_digest(stream, "blake2b").hexdigest()[:12]
-            pool = session.settings.home / "reproduce" / f"{named}-{run.questions}"
-            write_pool(folder, pool, run.questions)
-            folder = pool
-        find = (_scored if run.how == "score" else _ranked)(run, folder, session)
-        numbers = tuple(e.checked(find(e)) for e in run.expected)
+        found = _ranked(run, folder, session)
+    numbers = tuple(e.checked(found[e.by].get(e.measure)) for e in run.expected)
     result = ReproduceResult(name, run.about, worst(numbers), numbers)
     if check:
         result.check()
     return result
 
 
-Find: TypeAlias = Callable[[ExpectedNumber], float | None]
-
-
-def _ranked(run: Reproduction, folder: Path, session: Session) -> Find:
+def _ranked(run: Reproduction, folder: Path, session: Session) -> dict[str, Mapping[str, float | None]]:
+    """Ranks the documents in `folder` by each score. Maps a score to the measures of the ranking."""
+    if run.how == "pool":
+        with folder.open("rb") as stream:
+            named = hashlib.file_digest(stream, "blake2b").hexdigest()[:12]
+        pool = session.settings.home / "reproduce" / f"{named}-{run.questions}"
+        write_pool(folder, pool, run.questions)
+        folder = pool
     corpus, queries, qrels = (_file(folder, n) for n in ("corpus.jsonl", "queries.jsonl", "qrels.trec"))
     judged, means = read_qrels(qrels), dict[str, Mapping[str, float | None]]()
-
-    def find(expected: ExpectedNumber) -> float | None:
-        if expected.by not in means:  # the first ranking computes; later rankings read its results
-            found = rank(run.recipe, corpus, queries, by=expected.by, top=DEPTH, session=session)
-            means[expected.by] = score(found.run, judged).means
-        return means[expected.by].get(expected.measure)
-
-    return find
+    for by in dict.fromkeys(e.by for e in run.expected):  # the first ranking computes, others read results
+        ranked = rank(run.recipe, corpus, queries, by=by, top=DEPTH, session=session)
+        means[by] = score(ranked.run, judged).means
+    return means
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -185,16 +184,3 @@ def _file(folder: Path, name: str) -> Path:
         if path.is_file():
             return path
     raise DataError(f"--data {folder}: expected {name} or {name}.gz in it, found neither")
-
-
-def _scored(run: Reproduction, folder: Path, session: Session) -> Find:
-    found = dict[str, CragScore]()
-
-    def find(expected: ExpectedNumber) -> float | None:
-        if expected.by not in found:
-            file = _file(folder, f"{expected.by}.jsonl")
-            found[expected.by] = score_crag(file, run.rule, session=session).by_rule.score
-        value: float | None = getattr(found[expected.by], expected.measure, None)
-        return value
-
-    return find

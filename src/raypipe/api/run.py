@@ -22,7 +22,7 @@ from raypipe.api.data import docs_store
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.served_models import judge_model, open_judge, read_judge
+from raypipe.api.served_models import open_judge, read_judge
 from raypipe.api.session import Named, Place, Session, Settings
 from raypipe.core.environment import commit, installed, processor, value_in
 from raypipe.core.errors import DataError, RaypipeError
@@ -114,8 +114,7 @@ def check_names(
     rule_id(rule or DEFAULT_RULE)
     if kind is not None:
         open_kind(kind, rule, judge is not None)
-    if judge is not None:
-        read_judge(session, judge, rule or DEFAULT_RULE)
+    read_judge(session, judge, rule or DEFAULT_RULE)
     return found
 
 
@@ -209,7 +208,7 @@ def evaluate(
     session = session.over(docs_store(docs, store, session, out), bool(given))
     resolved = check_names(recipe, given, how.judge, how.rule, session, how.kind)
     labels = None if how.labels is None else read_labels(Path(how.labels))
-    prices = prices_of(session, resolved, judge_model(session, how.judge, rule))
+    prices = prices_of(session, resolved, read_judge(session, how.judge, rule))
     caps = Caps(how.max_calls, how.max_usd, how.max_hours, prices)
     store = docs_store(docs, store, session, read=True)
     filled, files, format = open_data(resolved, given, store, session, how.format, how.fields)

@@ -227,15 +227,9 @@ def check_judge(
     place = Path(labels).absolute().parent if run is None else Session().local_run(run)
     if run is None and not RunFolder(place).results.exists():
         raise ConfError(f"judge check: {place} is no run's folder; name the run of these labels with --run")
-    found = _distinct_run(place, rule)
-    return JudgeCheckResult(checking.check(found, runs.read_labels(Path(labels))))
-
-
-def _distinct_run(run: Path, rule: Rule | None) -> runs.JudgedRun:
-    """Reads a run whose questions each occur once. Raises DataError if one occurs twice."""
-    found = runs.judged_run(run, rule)
+    found = runs.judged_run(place, rule)
     runs.require_distinct(found)
-    return found
+    return JudgeCheckResult(checking.check(found, runs.read_labels(Path(labels))))
 
 
 def pick_to_label(
@@ -256,7 +250,8 @@ def pick_to_label(
     require_file(out, "--out")
     if Path(out).exists():
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")
-    found = _distinct_run(Session().local_run(run), rule)
+    found = runs.judged_run(Session().local_run(run), rule)
+    runs.require_distinct(found)
     known = None if labels is None else runs.read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, known)
     write_json_lines(Path(out), lines)

@@ -208,22 +208,17 @@ class JudgeKit(LocalKit):
         return super().generator(model)
 
 
-def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
-    """Resolves a judge by name. Raises ModelMissing for an unknown name. Raises ConfError if the name is not
-    that of a judge, and for a rule by which no judge can decide."""
+def read_judge(session: Session, name: str | None, rule: Rule) -> Model | OwnJudge | None:
+    """Resolves a judge by name; None without a name. Raises ModelMissing for an unknown name. Raises
+    ConfError if the name is not that of a judge, and for a rule by which no judge can decide."""
+    if name is None:
+        return None
     if rule not in PROMPTS:
         known = ", ".join(PROMPTS)
         raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
     if is_path(name):
         return OwnJudge.load(name, rule)
     return generator_of(session, "--judge", name, JUDGE)
-
-
-def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
-    """Resolves the model of a judge by name. Returns None without a name, and for a judge that is code of
-    your own. Raises as `read_judge`."""
-    found = None if name is None else read_judge(session, name, rule)
-    return None if isinstance(found, OwnJudge) else found
 
 
 @contextmanager
@@ -233,16 +228,13 @@ def open_judge(
     """Opens a judge for a `with` block. Yields the judge and its kit (access to its model). Both are None
     without a name; a judge that is code of your own has no kit. The block's end stops the judge's engine.
     Raises as `read_judge`."""
-    if name is None:
-        yield None, None
+    model = read_judge(session, name, rule)
+    if not isinstance(model, Model):
+        yield model, None
         return
-    found = read_judge(session, name, rule)
-    if isinstance(found, OwnJudge):
-        yield found, None
-        return
-    load.present(found)
-    model, written = found, session.cluster_file()
-    if is_served(name):
+    load.present(model)
+    written = session.cluster_file()
+    if name and is_served(name):
         url = ServedModel.parse(name, "--judge").url
         written = written.with_endpoint(JUDGE, url, session.settings.keys)
     wanted = startable(written, [model])

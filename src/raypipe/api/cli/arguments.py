@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from raypipe.api.cli.command import Shell, arg, say
+from raypipe.api.cli.command import Parameter, Shell, arg, say
 from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.plugins import is_path, registered
@@ -130,19 +130,23 @@ MEASURE: Any = arg("measure to optimise or compare, such as f1 (the lead measure
 DRY_RUN: Any = arg("check everything, print the plan, run nothing")
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeFlags:
-    """Options with the models file, the graphs, the language model and the cluster of a recipe."""
+_SESSION = (
+    Parameter("models", str | None, MODELS, True),
+    Parameter("llm", str | None, LLM, True),
+    Parameter("graphs", Sequence[tuple[str, str]], GRAPHS, True),
+    Parameter("cluster", str, CLUSTER, True),
+    Parameter("sets", Sequence[str], SETS, True),
+)
 
-    models: str | None = MODELS
-    llm: str | None = LLM
-    graphs: Sequence[tuple[str, str]] = GRAPHS
-    cluster: str = CLUSTER
 
-    def session(self, shell: Shell, sets: Sequence[str] = ()) -> Session:
-        """Returns a session with these options. `sets` gives new values to fields of its recipes."""
-        more = {"graphs": dict(self.graphs), "llm": self.llm, "sets": tuple(sets)}
-        return shell.session(self.models, self.cluster, **more)
+def session(*names: str) -> Any:
+    """Returns the default of a command's Session parameter: the options `names`. An option becomes the field
+    of the session with the same name."""
+    return [option for option in _SESSION if option.name in names]
+
+
+OF_RECIPE = ("models", "llm", "graphs", "cluster")
+"""Options of a session that runs recipes. A command that runs one recipe also has `sets`."""
 
 
 @dataclass(frozen=True, slots=True)

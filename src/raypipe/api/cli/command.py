@@ -3,7 +3,8 @@ signature. COMMANDS lists names, groups, help lines and modules; a command's mod
 
 Keyword-only parameters are options, all others are positional. Each has a type, and an `arg` as its default:
 `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. A
-Session parameter receives a session, a Shell parameter the parts of the process that a command may use.
+Session parameter receives a session with the options that the parameter's default lists. A Shell parameter
+receives the parts of the process that a command may use.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Shell:
 
     def session(self, models: str | None = None, cluster: str = "laptop", **more: Any) -> Session:
         """Returns a session with these options. It shows progress unless JSON is printed."""
-        return Session(self.settings, models, cluster=cluster, progress=not self.json, **more)
+        graphs, sets = dict(more.pop("graphs", ())), tuple(more.pop("sets", ()))
+        return Session(self.settings, models, graphs, cluster, not self.json, sets=sets, **more)
 
     def print_json(self, value: Any) -> None:
         """Prints a value as one line of JSON on stdout. Raises ValueError for NaN and infinity."""
@@ -89,6 +91,7 @@ class Declared:
     words: str  # name of the command, such as `plan` or `score crag`
     example: str  # a line to copy
     do: Callable[..., Shown[Any] | int]  # an int is the exit code
+    keeps: bool  # True: if it is stopped, its finished parts are kept, and the next call continues
 
     @property
     def about(self) -> str:
@@ -96,10 +99,13 @@ class Declared:
         return " ".join((inspect.getdoc(self.do) or "").split()) or COMMANDS[self.words].about
 
 
-def command(words: str, example: str) -> Callable[[Callable[..., Shown[Any] | int]], Declared]:
+def command(
+    words: str, example: str, keeps: bool = False
+) -> Callable[[Callable[..., Shown[Any] | int]], Declared]:
     """Declares a function as the command `words`, such as `score crag`. `example` has arguments for these
-    words, as the help shows them. The function's docstring is the help of a command of two words."""
-    return lambda do: Declared(words, f"raypipe {words} {example}", do)
+    words, as the help shows them. The function's docstring is the help of a command of two words. `keeps` is
+    as in `Declared`."""
+    return lambda do: Declared(words, f"raypipe {words} {example}", do, keeps)
 
 
 def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, str]) -> None:
@@ -176,8 +182,8 @@ def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
     hints, found = get_type_hints(do), list[Parameter]()
     for name, p in inspect.signature(do).parameters.items():
         if hints[name] in (Shell, Session):
-            continue
-        if is_dataclass(hints[name]):
+            found += () if p.default is p.empty else p.default
+        elif is_dataclass(hints[name]):
             of = get_type_hints(hints[name])
             defaults: dict[str, Any] = {f.name: f.default for f in fields(hints[name])}
             found += [Parameter(option, of[option], default, True) for option, default in defaults.items()]
@@ -191,13 +197,17 @@ def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
 def run(declared: Declared, given: Mapping[str, Any], shell: Shell) -> int:
     """Calls a command with the given arguments, and prints its result. Returns the exit code."""
     values = {p.name: given.get(p.name, p.default) for p in parameters(declared.do)}
-    taken = dict[str, Any]()
-    for name, hint in get_type_hints(declared.do).items():
-        if hint in (Shell, Session):
-            taken[name] = shell if hint is Shell else shell.session()
+    taken, hints = dict[str, Any](), get_type_hints(declared.do)
+    for name, p in inspect.signature(declared.do).parameters.items():
+        hint = hints[name]
+        if hint is Shell:
+            taken[name] = shell
+        elif hint is Session:
+            options = () if p.default is p.empty else p.default
+            taken[name] = shell.session(**{option.name: values[option.name] for option in options})
         elif is_dataclass(hint) and isinstance(hint, type):
             taken[name] = hint(**{f.name: values[f.name] for f in fields(hint)})
-        elif name in values:
+        else:
             taken[name] = values[name]
     found = declared.do(**taken)
     if isinstance(found, int):

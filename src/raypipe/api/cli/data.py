@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raypipe.api.made_data import MadeQuestionsResult, QuestionsPlan
 
 
-@command("download", "crag --task 1 /data/crag")
+@command("download", "crag --task 1 /data/crag", keeps=True)
 def download(
     session: Session,
     what: Literal["crag", "qasper"] = arg("whose files", needed=True),
@@ -40,9 +40,8 @@ def download(
     return 0
 
 
-@command("ingest", "faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run")
+@command("ingest", "faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run", keeps=True)
 def ingest(
-    shell: Shell,
     paths: Sequence[str] = arg("files, folders or URIs", "PATH", needed=True),
     *,
     format: str | None = shared.FILES_FORMAT,
@@ -56,9 +55,8 @@ def ingest(
     ),
     dry_run: bool = arg("show the fields that are found and the first row, store nothing"),
     place: shared.StoreFlags,
-    cluster: str = shared.CLUSTER,
+    session: Session = shared.session("cluster"),
 ) -> Shown[Any]:
-    session = shell.session(cluster=cluster)
     if not dry_run:
         store = place.uri(session)
         return Shown(raypipe.ingest(paths, store, format, session, fields, globs, kind), _print_read)
@@ -160,7 +158,9 @@ def parse(
     return 3 if failed else 0
 
 
-@command("questions", "/data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store")
+@command(
+    "questions", "/data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store", keeps=True
+)
 def questions(
     shell: Shell,
     documents: Sequence[str] = arg("documents to read into the store first (default: none)", "PATH"),
@@ -168,14 +168,12 @@ def questions(
     format: str | None = shared.FILES_FORMAT,
     fields: str | None = shared.FIELDS,
     place: shared.StoreFlags,
-    models: str | None = shared.MODELS,
-    llm: str | None = shared.LLM,
+    session: Session = shared.session("models", "llm"),
     n: int = arg("number of questions to make (200)", "N", shared.whole(1), default=200),
     seed: int = arg("seed that draws the passages (1)", "S", default=1),
     out: str = arg("file for the questions, as rows (questions.jsonl)", "FILE", default="questions.jsonl"),
     dry_run: bool = arg("print the number of calls, make nothing"),
 ) -> Shown[Any]:
-    session = shell.session(models, llm=llm)
     store, tell = place.uri(session), (lambda plan: None) if shell.json else _print_plan
     made = raypipe.make_questions(out, documents, n, store, seed, format, fields, dry_run, tell, session)
     return Shown(made, _print_made)
@@ -215,19 +213,16 @@ def _print_plan(plan: QuestionsPlan) -> None:
         print(f"{plan.unreadable:,} more documents have no text, or no passage of prose")
 
 
-@command("examples", "qasper/qasper-train-v0.3.json --out qasper/train.jsonl")
+@command("examples", "qasper/qasper-train-v0.3.json --out qasper/train.jsonl", keeps=True)
 def examples(
-    shell: Shell,
     data: Sequence[str] = arg("questions with answers", "PATH", needed=True),
     *,
     format: str | None = shared.FORMAT,
     fields: str | None = shared.FIELDS,
     out: str = arg("the pool: .jsonl or .jsonl.gz", "FILE", needed=True),
     explain: str | None = arg("generator that explains each answer; the pool has the explanations", "MODEL"),
-    models: str | None = shared.MODELS,
-    llm: str | None = shared.LLM,
-    cluster: str = shared.CLUSTER,
+    session: Session = shared.session("models", "llm", "cluster"),
 ) -> Shown[Any]:
     use = f"use it with --graph NAME={out}, NAME being the pool's name in the recipe"
-    made = raypipe.build_examples(data, out, explain, format, shell.session(models, cluster, llm=llm), fields)
+    made = raypipe.build_examples(data, out, explain, format, session, fields)
     return Shown(made, lambda made: print(made.title, use, sep="\n"))

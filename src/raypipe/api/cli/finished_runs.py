@@ -62,7 +62,6 @@ def _print_losses(found: LossesResult, at: str | None) -> None:
 
 @command("export", "/data/runs/local --as trec --out local.trec")
 def export(
-    shell: Shell,
     run: str = shared.RUN,
     *,
     shape: Literal["predictions", "crag", "qasper", "trec", "oag", "mlflow"] = arg(
@@ -119,17 +118,15 @@ MOST = 6  # expected numbers listed per run
 
 @command("reproduce", "scifact --check --data /data/scifact")
 def reproduce(
-    shell: Shell,
     name: str | None = arg("a run of conf/reproduce.yaml (list them, and what papers state)", "NAME"),
     *,
     check: bool = arg("run it and compare its numbers (default: show them)"),
     data: str | None = arg("the folder or file that the run reads", "PATH"),
     place: shared.StoreFlags,
-    cluster: str = shared.CLUSTER,
+    session: Session = shared.session("cluster"),
 ) -> Shown[Any]:
     from raypipe.api.reproduce import reproductions
 
-    session = shell.session(cluster=cluster)
     if name is None or not check:
         return Shown(reproductions(session, name), _list_known)
     if data is None:

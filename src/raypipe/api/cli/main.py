@@ -169,8 +169,7 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
     except (KeyboardInterrupt, SystemExit) as e:
         if isinstance(e, SystemExit) and e.code != _STOPPED:
             raise
-        works = COMMANDS[args.command].group in ("data", "run") and args.command not in ("plan", "parse")
-        keeps = works and not getattr(args, "dry_run", False)
+        keeps = args.declared.keeps and not getattr(args, "dry_run", False)
         kept = "; finished parts are kept, run it again to continue" if keeps else ""
         say(f"raypipe {args.command}: stopped{kept}")
         return _STOPPED if isinstance(e, SystemExit) else 130

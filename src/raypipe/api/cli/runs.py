@@ -33,15 +33,14 @@ class EvalFlags(shared.PlanFlags, shared.WorkFlags):
     oracle: Literal["passages", "answer"] | None = arg("replace this by golds, to see the possible gain")
 
 
-@command("eval", "local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local")
+@command("eval", "local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local", keeps=True)
 def evaluate(
     shell: Shell,
     recipe: str = arg("a name under conf/recipes, or a path (local)", "RECIPE", default="local"),
     *,
     until: Literal["index", "answer"] | None = arg("stop when sources are indexed, or questions answered"),
     repeats: int = arg("run it K times with new calls, show the spread", "K", shared.whole(1), default=1),
-    named: shared.RecipeFlags,
-    sets: Sequence[str] = shared.SETS,
+    session: Session = shared.session(*shared.OF_RECIPE, "sets"),
     data: Sequence[str] = shared.DATA,
     place: shared.StoreFlags,
     options: EvalFlags,
@@ -50,8 +49,7 @@ def evaluate(
     out: str | None = arg("folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME)", "DIR"),
     verbose: bool = arg("print the plan of each step, and all tables of the report", flag="-v"),
 ) -> Shown[Any]:
-    session, given = named.session(shell, sets), options.given()
-    store = place.uri(session, out=out)
+    given, store = options.given(), place.uri(session, out=out)
     with TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if not (data or store or shell.settings.store):
             data, store = _demo(session, recipe, options, Path(scratch) if dry_run else None)
@@ -159,13 +157,13 @@ def _until(
     return Shown(do(recipe, store, session=session, **given), show)
 
 
-@command("rank", "local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse")
+@command(
+    "rank", "local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse", keeps=True
+)
 def rank(
-    shell: Shell,
     recipe: str = shared.RECIPE,
     *,
-    named: shared.RecipeFlags,
-    sets: Sequence[str] = shared.SETS,
+    session: Session = shared.session(*shared.OF_RECIPE, "sets"),
     place: shared.StoreFlags,
     corpus: str | None = arg("BEIR corpus.jsonl[.gz]", "F"),
     queries: str | None = arg("BEIR queries.jsonl[.gz]", "F"),
@@ -174,7 +172,6 @@ def rank(
     top: int = arg("documents a query (20)", "N", shared.whole(1), default=20),
 ) -> int:
     require_file(out, "--out")
-    session = named.session(shell, sets)
     store = place.uri(session, read=True)
     found = raypipe.rank(recipe, corpus, queries, store, by, top, session, out)
     print(f"{out}: {len(found.run)} queries, by {found.by}")
@@ -186,15 +183,13 @@ def plan(
     shell: Shell,
     recipe: str = shared.RECIPE,
     *,
-    named: shared.RecipeFlags,
-    sets: Sequence[str] = shared.SETS,
+    session: Session = shared.session(*shared.OF_RECIPE, "sets"),
     place: shared.StoreFlags,
     data: Sequence[str] = shared.DATA,
     options: shared.PlanFlags,
     calibrate: bool = arg("first run a few invented questions, which measures how fast this machine is"),
     assume: str | None = arg("plan for an imaginary corpus: pages=1e8,html_bytes=20000,chunks=5", "pages=N"),
 ) -> Shown[Any]:
-    session = named.session(shell, sets)
     store = place.uri(session)
     if assume is not None:
         if data or options.limit or options.judge:
@@ -242,13 +237,13 @@ class FitFlags:
     out: str | None = arg("the fitted file, .yaml; its report goes next to it (in the folder of RUN)", "FILE")
 
 
-@command("fit decide", "/data/runs/local --split 0 --out abstain.yaml")
+@command("fit decide", "/data/runs/local --split 0 --out abstain.yaml", keeps=True)
 def fit_decide(run: str = shared.RUN, *, how: FitFlags) -> Shown[Any]:
     """Fit the probability that an answer is right, and the threshold below which none is given."""
     return Shown(raypipe.fit_decide(run, how.split, how.out, how.group, how.measure), _print_fit)
 
 
-@command("fit fuse", "/data/runs/ranks --split 0 --step fuse:final --out weights.yaml")
+@command("fit fuse", "/data/runs/ranks --split 0 --step fuse:final --out weights.yaml", keeps=True)
 def fit_fuse(
     session: Session,
     run: str = shared.RUN,
@@ -273,14 +268,16 @@ def _print_fit(found: DecideFitResult | FuseFitResult) -> None:
 
 
 @command(
-    "sweep", "local --set split.child_chars=500,700 --set rerank.top=20,50 --sample 200 --store /data/store"
+    "sweep",
+    "local --set split.child_chars=500,700 --set rerank.top=20,50 --sample 200 --store /data/store",
+    keeps=True,
 )
 def sweep(
     shell: Shell,
     recipe: str | None = replace(shared.RECIPE, needed=False),
     *,
     recipes: Sequence[str] | None = arg("compare these, in place of RECIPE", "RECIPE,...", shared.names),
-    named: shared.RecipeFlags,
+    session: Session = shared.session(*shared.OF_RECIPE),
     values: Sequence[str] = arg(
         "values of a field, such as rerank.top=5,10",
         "STEP[:INTO].FIELD=V1,V2,...",
@@ -299,7 +296,6 @@ def sweep(
 ) -> Shown[Any]:
     if (recipe is None) == (recipes is None):
         raise ConfError("sweep: expected RECIPE or --recipes A,B, found both or neither")
-    session = named.session(shell)
     store = place.uri(session)
     shared.say_data(shell, data, store)
 

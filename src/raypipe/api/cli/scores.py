@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import raypipe
 from raypipe.api.cli import arguments as shared
-from raypipe.api.cli.command import Shell, Shown, arg, command, console, on_console
+from raypipe.api.cli.command import Shown, arg, command, console, on_console
+from raypipe.api.session import Session
 from raypipe.evaluation.report.formatting import ends, signed
 
 if TYPE_CHECKING:
@@ -20,21 +22,20 @@ if TYPE_CHECKING:
 
 SLICES_SHOWN = 12  # slices, the largest first; --json has all
 CAUSES_SHOWN = 8  # causes of differences
+IDS_SHOWN = 3  # questions that a comparison leaves out
 STYLES = {"better": "bold green", "worse": "bold red"}
 NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # heads of the columns that `_numbers` fills
 
 
 @command("score crag", "predictions.jsonl.gz --rule accuracy")
 def score_crag(
-    shell: Shell,
     predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
     *,
     rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
     judge: str | None = arg("ask this judge about answers that the rule leaves open, again", "MODEL"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
-    models: str | None = shared.MODELS,
-    cluster: str = shared.CLUSTER,
+    session: Session = shared.session("models", "cluster"),
     out: str | None = arg("write the predictions as they were scored", "FILE"),
 ) -> Shown[Any]:
     """Score CRAG predictions, a run's or any system's, by one of CRAG's rules or your own."""
@@ -43,7 +44,6 @@ def score_crag(
         of = found.by_rule, found.normalized, found.trim, found.judge, found.people
         on_console("console.print_crag", *of)
 
-    session = shell.session(models, cluster)
     return Shown(raypipe.score_crag(predictions, rule, judge, trim, labels, out, session), show)
 
 
@@ -151,42 +151,35 @@ def judge_pick(
     return Shown(raypipe.pick_to_label(run, out, disagreements, random, seed, labels, rule), show)
 
 
+@dataclass(frozen=True)
+class CompareFlags(shared.Options):
+    """Options of a comparison. Each has the name of an argument of `raypipe.compare`."""
+
+    rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule)
+    margin: float = shared.MARGIN
+    group: str | None = arg("count questions with the same value of this label as one", "LABEL")
+    measure: str | None = shared.MEASURE
+    rejudge: str | None = arg("judge all runs by one model (the first run's judge)", "MODEL", const="")
+    unseen: bool = arg("leave out questions that a fit or an adapter of a recipe has seen")
+    trim: str | None = shared.TRIM
+    labels: str | None = shared.LABELS
+
+
 @command("compare", "/data/runs/local /data/runs/tuned")
 def compare(
-    shell: Shell,
     runs: Sequence[str] = arg("runs, files of predictions, or releases: an id, or live", "RUN", needed=True),
     *,
-    rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
-    margin: float = shared.MARGIN,
-    group: str | None = arg("count questions with the same value of this label as one", "LABEL"),
-    measure: str | None = shared.MEASURE,
-    rejudge: str | None = arg("judge all runs by one model (the first run's judge)", "MODEL", const=""),
-    unseen: bool = arg("leave out questions that a fit or an adapter of a recipe has seen"),
-    trim: str | None = shared.TRIM,
-    labels: str | None = shared.LABELS,
-    models: str | None = shared.MODELS,
-    cluster: str = shared.CLUSTER,
+    options: CompareFlags,
+    session: Session = shared.session("models", "cluster"),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
-    session = shell.session(models, cluster)
-    found = raypipe.compare(
-        *runs,
-        rule=rule,
-        margin=margin,
-        group=group,
-        rejudge=rejudge,
-        trim=trim,
-        labels=labels,
-        store=place.uri(session),
-        session=session,
-        measure=measure,
-        unseen=unseen,
-    )
+    found = raypipe.compare(*runs, store=place.uri(session), session=session, **options.given())
     return Shown(found, _print_comparisons)
 
 
 def _print_comparisons(found: CompareResult) -> None:
     """Prints each comparison: the verdict first, then metrics, causes and slices."""
+    from raypipe.api.compare import left_out
     from raypipe.evaluation.report.console import say, show
 
     out = console()
@@ -205,16 +198,7 @@ def _print_comparisons(found: CompareResult) -> None:
             if n:
                 seen = f"seen: a fit or an adapter of {name} has seen {n} of the {c.score.n} questions"
                 say(out, f"{seen}, so its score is too good; --unseen leaves them out")
-        for ids, what in (
-            (c.only_before, f"only in {c.before}"),
-            (c.only_after, f"only in {c.after}"),
-            (c.unscored, "not scored in one of them"),
-            (c.other_questions, "whose id has another text in each"),
-            (c.kept, "whose answers one of them kept from an earlier run"),
-        ):
-            if ids:
-                first = f"{', '.join(ids[:3])}{', ...' * (len(ids) > 3)}"
-                say(out, f"left out: {len(ids)} questions {what}: {first}")
+        say(out, *(f"left out: {line}" for line in left_out(c, IDS_SHOWN)))
         if c.causes:
             heads = ("first changed step", "changed field", "answers", "up", "down", f"\u0394{c.measure}")
             shown = [(k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in c.causes]

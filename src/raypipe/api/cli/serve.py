@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, say
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.records import ABSTAINED
 from raypipe.evaluation.report.formatting import cut
@@ -34,10 +35,9 @@ class EndpointFlags(shared.Options):
 
 @command("serve", "rag --docs manuals --port 8000")
 def serve(
-    shell: Shell,
     recipe: str = arg(f"{shared.LIVE} (local)", "RECIPE", default="local"),
     *,
-    named: shared.RecipeFlags,
+    session: Session = shared.session(*shared.OF_RECIPE),
     place: shared.StoreFlags,
     host: str = arg("address to listen on (default: 127.0.0.1)", "ADDRESS", default="127.0.0.1"),
     port: int = arg("port to listen on (default: 8000)", "N", shared.whole(1, 65535), default=8000),
@@ -54,14 +54,14 @@ def serve(
     from raypipe.api.endpoint import ServeArgs, check_address, serve_here
     from raypipe.api.endpoint import serve as run
 
-    stdio, docs, settings = mcp == "stdio", place.docs, shell.settings
+    stdio, docs, settings = mcp == "stdio", place.docs, session.settings
     endpoint = ServeArgs(
         recipe,
-        named.models,
+        session.models,
         place.store,
-        named.cluster,
-        graphs=dict(named.graphs),
-        llm=named.llm,
+        session.cluster,
+        graphs=session.graphs,
+        llm=session.llm,
         capture=_capture(capture, retention, redact),
         memo_mb=memo,
         mcp=mcp is not None,
@@ -83,7 +83,7 @@ def serve(
         if not stdio:
             check_address(endpoint, host, port, settings)
         endpoint.check_models(settings, endpoint.session(settings).recipe(recipe))
-    seen, served = file_states(docs), ServedDocs(recipe, docs, place.store, named.session(shell))
+    seen, served = file_states(docs), ServedDocs(recipe, docs, place.store, session)
 
     def followed(reopen: Callable[[], None]) -> object:
         return follow(docs, seen, lambda: served.read_again(reopen), say)
@@ -115,8 +115,7 @@ def ask(
     recipe: str = arg(shared.LIVE, "RECIPE", needed=True),
     question: str = arg("a new question, or the id or words of a stored one", "QUESTION", default=""),
     *,
-    named: shared.RecipeFlags,
-    sets: Sequence[str] = shared.SETS,
+    session: Session = shared.session(*shared.OF_RECIPE, "sets"),
     pages: str | None = arg("search the search results of this CRAG line", "FILE"),
     time: str = arg('time of the question: "03/05/2024, 23:18:31 PT"', "T", default=""),
     where: str | None = arg("condition on fields: team = 'hr' and date >= '2025-01-01'", "CONDITION"),
@@ -132,7 +131,6 @@ def ask(
         say(f"no --docs and no --store: searching {shell.settings.store_to_use(None)}")
     # A reply is printed piece by piece as it is generated, and the answer at the end.
     pieces = None if shell.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
-    session = named.session(shell, sets)
     found = raypipe.ask(
         recipe, question, pages, time, place.store, verbose, pieces, session, place.docs, where or "", turns
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import raypipe
 from raypipe.api.cli import arguments as shared
-from raypipe.api.cli.command import Shell, Shown, arg, command, folded, on_console, say
+from raypipe.api.cli.command import Shown, arg, command, folded, on_console, say
 from raypipe.api.cli.main import parser
 from raypipe.api.session import Session
 from raypipe.core.config import read_value
@@ -55,14 +55,12 @@ def init(
 
 @command("check", "local mine.yaml conf/clusters/laptop.yaml")
 def check(
-    shell: Shell,
     files: Sequence[str] = arg("recipes, files of conf, or a step of your own", "RECIPE|FILE|MODULE:CLASS"),
     *,
     fields: str = arg("the fields of a step, as in a recipe", "YAML", default="{}"),
     lock: bool = arg("write the line of a step in steps.lock, next to its module"),
     schemas: Path | None = arg("write the JSON Schema of each kind of file into this folder", "DIR"),
-    models: str | None = shared.MODELS,
-    graphs: Sequence[tuple[str, str]] = shared.GRAPHS,
+    session: Session = shared.session("models", "graphs"),
 ) -> Shown[Any] | int:
     if schemas is not None:
         from raypipe.api.schemas import schema_names
@@ -79,7 +77,6 @@ def check(
     given = read_value(fields, "--fields")
     if not isinstance(given, Mapping):
         raise ConfError(f"--fields: expected a mapping of fields to values, found {fields!r}")
-    session = shell.session(models, graphs=dict(graphs))
     found = raypipe.check(*files, fields=given, lock=lock, session=session)
 
     def show(found: CheckResult) -> None:
@@ -122,7 +119,6 @@ ADD, FETCH, ADOPT = "add", "fetch", "adopt"
 
 @command("models", "db3-task1-700")
 def models(
-    shell: Shell,
     recipe: str = arg(
         "a recipe; or add SOURCE; or fetch NAME; or adopt NEW --as OLD, so that a model counts as another in "
         "a store, such as the same weights behind another engine",
@@ -135,8 +131,7 @@ def models(
         "SOURCE",
     ),
     *,
-    models: str | None = shared.MODELS,
-    llm: str | None = shared.LLM,
+    session: Session = shared.session("models", "llm", "cluster"),
     gguf: str | None = arg("for add, instead of SOURCE: a GGUF file, converted under $RAYPIPE_HOME", "FILE"),
     name: str = arg("for add: name in the models file (default: the model's own)", "NAME", default=""),
     kind: Literal["embedder", "reranker", "generator", "tokenizer"] | None = arg(
@@ -149,16 +144,14 @@ def models(
     undo: bool = arg("for adopt: let NEW count as itself again"),
     anyway: bool = arg("for adopt: adopt it even if the check of 100 requests fails"),
     place: shared.StoreFlags,
-    cluster: str = shared.CLUSTER,
 ) -> Shown[Any]:
     does = recipe in (ADD, FETCH, ADOPT)
     if does != (source is not None or gguf is not None):
         raise ConfError(f"expected RECIPE, or {ADD} SOURCE, {FETCH} NAME, {ADOPT} NEW --as OLD")
     if (recipe == ADOPT) != (undo or counts_as is not None) or (undo and counts_as is not None):
         raise ConfError(f"expected {ADOPT} NEW with --as OLD or --undo, and no other with these")
-    if does and llm is not None:
+    if does and session.llm is not None:
         raise ConfError(f"--llm: it stands in for the generators of a recipe; found {recipe}. Leave it out")
-    session = shell.session(models, cluster, llm=llm)
     if not does:
         return Shown(raypipe.model_needs(recipe, session), _print_needs)
     from raypipe.api.models import add_model, adopt_model, end_adoption, fetch_model

@@ -16,6 +16,7 @@ import yaml
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console
 from raypipe.api.cli.runs import shown_plan, tell
+from raypipe.api.session import Session
 from raypipe.core.terminal import open_console
 
 if TYPE_CHECKING:
@@ -51,13 +52,16 @@ class LabelFlags(shared.WorkFlags):
     refresh: bool = shared.REFRESH
 
 
-@command("labels", "db3-task1-700 --data dev.jsonl --where split=0 --against split=1 --store /data/store")
+@command(
+    "labels",
+    "db3-task1-700 --data dev.jsonl --where split=0 --against split=1 --store /data/store",
+    keeps=True,
+)
 def labels(
     shell: Shell,
     recipe: str = shared.RECIPE,
     *,
-    named: shared.RecipeFlags,
-    sets: Sequence[str] = shared.SETS,
+    session: Session = shared.session(*shared.OF_RECIPE, "sets"),
     data: Sequence[str] = arg("training questions to ingest first, or URIs", "PATH"),
     place: shared.StoreFlags,
     options: LabelFlags,
@@ -66,7 +70,6 @@ def labels(
 ) -> Shown[Any]:
     from raypipe.contrib.finetune.labels import make_labels, plan_labels
 
-    session = named.session(shell, sets)
     store = place.uri(session, read=not dry_run)
     shared.say_data(shell, data, store)
     how = {"out": out, "session": session, **options.given()}
@@ -85,7 +88,11 @@ def _print_made(done: LabelsResult) -> None:
         print(f"next: raypipe finetune PRESET --labels {shlex.quote(str(done.folder))} --base {model}")
 
 
-@command("finetune", "db3-web --labels /data/labels/web --base llama-3-8b --name web-answer --out tuned")
+@command(
+    "finetune",
+    "db3-web --labels /data/labels/web --base llama-3-8b --name web-answer --out tuned",
+    keeps=True,
+)
 def finetune(
     shell: Shell,
     preset: str = arg("a name under conf/finetune, or a path", "PRESET", needed=True),

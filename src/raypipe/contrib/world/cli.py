@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raypipe.contrib.world.api import StandinsResult
 
 
-@command("synth", "demo --questions 20 --pages 50 --seed 1 --page-chars 2000")
+@command("synth", "demo --questions 20 --pages 50 --seed 1 --page-chars 2000", keeps=True)
 def synth(
     session: Session,
     folder: Path = arg("the folder that gets it", "DIR", needed=True),
