@@ -216,9 +216,9 @@ class CorpusOperator:
             failed_in = dict[str, str]()  # id -> table that it failed for
             split = "chunk_text" in block.rows.column_names  # else chunks are read from the store
             held = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
-            with_tokens = [m.name for m in work.models if TOKENS + m.name in block.rows.column_names]
-            flat = {name: _flat(block.rows[TOKENS + name]) for name in with_tokens}
-            tokens.tokens = {name: token_arrays.arrays_of(rows) for name, rows in flat.items()}
+            with_tokens = [m for m in work.models if TOKENS + m.name in block.rows.column_names]
+            flat = {m: _flat(block.rows[TOKENS + m.name]) for m in with_tokens}
+            tokens.tokens = {m: token_arrays.arrays_of(rows) for m, rows in flat.items()}
 
             async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
                 if held is None:
