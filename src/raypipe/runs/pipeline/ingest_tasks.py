@@ -135,9 +135,9 @@ def _between(content: bytes, low: int, high: int) -> pa.Table:
 
 
 def preceding_rows(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
-    """Maps the index of a shard to rows of other shards that take precedence over the shard's own rows. Such
-    a row is the latest fetch of an address, or the first row with an id. Ids are compared only once no shard
-    lacks a later fetch, because an older page that is dropped takes its id with it."""
+    """Returns index of a shard -> rows of other shards that take precedence over the shard's rows. Such a row
+    is the latest fetch of an address, or the first row with an id. Ids are compared only once each shard
+    knows the latest fetches, because an older page that is dropped takes its id with it."""
     before: defaultdict[int, Before] = defaultdict(lambda: defaultdict(dict))
 
     def add(joined: JoinedKeys, which: str, at: int, value: str) -> None:
@@ -162,7 +162,7 @@ def preceding_rows(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before
 
 
 def repeated_sources(found: ShardFiles, shards: Sequence[str]) -> dict[int, bytes]:
-    """Maps the index of a shard to the joined keys of sources to drop, since an earlier shard keeps them."""
+    """Returns index of a shard -> joined keys of the sources to drop, which an earlier shard keeps."""
     dropped = defaultdict[int, bytes](bytes)
     for joined in found.joined(shards, "sources"):
         owners = joined.shard[joined.repeated]

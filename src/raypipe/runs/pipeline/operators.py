@@ -139,9 +139,9 @@ def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], process
 def handed_back(
     part: str, e: Unavailable, counts: Mapping[str, StageCounters] | None = None, witnessed: bool = False
 ) -> HandedBack:
-    """Makes the hand-back of a task for the error `e`. The worker is kept if its rows or the worker may be to
-    blame (Unproven), and replaced if it is broken (WorkerBroken); else the run stops. `counts` has the cost.
-    `witnessed` True: rows of other tasks passed on the worker."""
+    """Makes the hand-back of a task for the error `e`. Unproven keeps the worker, since rows may be to blame.
+    Another WorkerBroken replaces the worker. Any other error stops the run. `counts` has the cost of the
+    attempt, by stage. `witnessed` True: rows of other tasks passed on the worker."""
     counts = counts or {}
     for count in counts.values():  # the next worker counts the rows
         count.in_vain(StageCounters())

@@ -150,8 +150,8 @@ def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 def snapshot_digest(store: Store, recipe: Recipe) -> str:
-    """Returns a digest of everything that a search of the whole store depends on: its sources, and the
-    approximate indexes, times of files and fields of documents that the recipe uses."""
+    """Returns a digest of everything that a search of the whole store depends on. This is the store's
+    sources, and the approximate indexes, times of files and fields of documents that the recipe uses."""
     parts = [corpus_sum(store)]
     for table in dict.fromkeys(s.table for s in ann_stages(recipe)):
         if store.has(table) and (index := ann_index(store.dataset(table))) is not None:
