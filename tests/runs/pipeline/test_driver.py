@@ -18,7 +18,7 @@ from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.runs.pipeline.dead_letters import faults_table
+from raypipe.runs.pipeline.dead_letters import FailedRow, faults_table
 from raypipe.runs.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.tasks import WorkerConfig, Workers, inline
@@ -105,6 +105,23 @@ def test_a_log_names_each_phase_by_what_it_did_and_its_own_time(world, tmp_path)
     said = [line for line in log.getvalue().splitlines() if " in 0:" in line]
     assert [line.split()[0] for line in said] == ["read", "parsed", "split", "embedded", "answered"]
     assert "answered 6/6 questions" in said[-1]
+
+
+def test_a_question_that_ends_its_worker_is_a_dead_letter(world, tmp_path, progress):
+    def run(verb, work, tasks):
+        crash = FailedRow(Fault("worker", "crash", "its worker died three times", transient=False), 3)
+        if verb == "answer":
+            tasks = [t.with_ids(pipe.store) for t in tasks]
+            tasks = [replace(t, failed={t.ids[0]: crash}) for t in tasks]
+        return inline(verb, work, tasks)
+
+    pipe = pipeline(tmp_path / "store", progress, runner=run)
+    ids = ingest(pipe.store, [world], "crag", progress).questions[:2]
+    questions = list(pipe.questions(ids))
+    pipe.index(questions)
+    pipe.answer(questions)
+    assert [q.outcome == "fault" for q in pipe.answers(questions)].count(True) == 1
+    assert not pipe.unanswered(pipe.keys(questions, pipe.answer_sources(questions)))
 
 
 def test_one_lease_covers_all_phases_of_an_eval(world, tmp_path, progress):

@@ -26,9 +26,10 @@ from raypipe.recipes.executor import StageCounters
 from raypipe.runs.cluster.cluster_file import LIMITS, Pool, Timeouts
 from raypipe.runs.cluster.graph import LEFT, TRIES, GraphLeft, Pools, Whole, graph_of, write
 from raypipe.runs.cluster.process import NOTE_S, Alarm, GraphRun, error_of, notes, notes_of, worker_name
+from raypipe.runs.pipeline.counters import summed
 from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
 from raypipe.runs.pipeline.operators import NOTE, SKIPPED, Note, Outcome, StagedWork
-from raypipe.runs.pipeline.tasks import OUTCOME, HandedBack, TableTask, Task, TaskResult, Verb, summed
+from raypipe.runs.pipeline.tasks import OUTCOME, HandedBack, TableTask, Task, TaskResult, Verb
 from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -28,11 +28,12 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named, of_turns
-from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
-from raypipe.runs.pipeline.operators import Operate, Operator, PartRows, Sink, in_turn, ordered, step, storing
+from raypipe.runs.pipeline import operators
+from raypipe.runs.pipeline.dead_letters import FailedRows
+from raypipe.runs.pipeline.operators import BlockWork, Operate, Operator, PartRows, Sink, ordered
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
 from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
-from raypipe.store import ANSWERS, write_part
+from raypipe.store import ANSWERS
 from raypipe.store.index import IndexSpec, LanceIndex
 from raypipe.store.memo.disk import StoreMemo
 
@@ -72,18 +73,15 @@ class AnswersTask:
         return MEMOS[kit][1]
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        return await in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
+        return await operators.in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
 
     async def open_sink(self, process: str) -> Sink:
         """Opens the sink, the last function of the work. It stores answers and faults."""
-        store = await self.worker.open_store()
 
-        def write(block: PartRows, facts: Mapping[str, Any]) -> None:
-            made = block.rows.select(ANSWERS.names).cast(ANSWERS)
-            write_part(store, "faults", self.run, block.part, faults_table(block.failed, self.run), {})
-            write_part(store, "answers", self.run, block.part, made, facts)
+        def made(rows: pa.Table) -> list[tuple[str, pa.Table]]:
+            return [("answers", rows.select(ANSWERS.names).cast(ANSWERS))]
 
-        return storing(self.worker, "answer", process, write)
+        return await operators.sink_function(self.worker, self.run, "answer", process, made)
 
 
 QUEUED = 2
@@ -97,6 +95,9 @@ NAMES = {"generator": "generate", "reranker": "rerank", "embedder": "rank"}
 
 Cut = tuple[str, int, int]
 """(name of a slice, index of its first stage, index after its last stage)."""
+
+States = dict[str, tuple[Question, str, str]]
+"""Question id -> state of the question, key of its answer, row key of its answer."""
 
 
 def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
@@ -178,9 +179,8 @@ class StageSlice:
         steps = [s.step for s in work.recipe.question[stages]]
         on_engines = [s for s in steps if any(m.loader == "vllm" for m in asked_models(s))]
         replies = [name for s in on_engines for name in named(s.writes(), "replies")]  # names of replies
-        held: dict[str, tuple[Question, str, str]] = {}  # id -> state, key and row key of its answer
 
-        def read(ids: Sequence[str]) -> None:
+        def read(ids: Sequence[str], held: States) -> None:
             """Reads questions from the store into `held`."""
             limit_s = work.worker.question_timeout_s
             due = limit_s and time.time() + limit_s
@@ -188,16 +188,23 @@ class StageSlice:
             for q in arrow.question.records(rows):  # keys need all citations, before steps narrow them
                 held[q.id] = replace(q, due=due), work.sources.key(recipe, q), work.sources.row(q)
 
-        def take(block: PartRows) -> None:
-            held.clear()
+        def begin(block: PartRows) -> BlockWork:
+            held: States = {}
             if self.first:
                 names = (arrow.id_texts(block.rows[name]) for name in ("key", "row"))
                 states = arrow.question.records(block.rows)
                 held.update({q.id: (q, k, r) for q, k, r in zip(states, *names, strict=True)})
 
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
+            def key_of(id: str, stage: str) -> str:
+                if id not in held:
+                    read((id,), held)
+                return held[id][1]
+
+            return BlockWork(lambda ids: compute(ids, held), key_of)
+
+        async def compute(ids: tuple[str, ...], held: States) -> tuple[pa.Table, FailedRows]:
             if not self.first:
-                read(ids)
+                read(ids, held)
             before = _replied(ask)
             with about(run=work.run if work.fresh else ""):
                 answered = await ask([held[i][0] for i in ids])
@@ -214,12 +221,7 @@ class StageSlice:
                 answered = [q for q in answered if _complete(q)]
             return answers_table([(*held[q.id][1:], q) for q in answered], recipe), lost
 
-        def key_of(id: str, stage: str) -> str:
-            if id not in held:
-                read((id,))
-            return held[id][1]
-
-        return step(self, work.worker, work.recipe, kit, ask.counts, compute, key_of, take)
+        return operators.block_function(self.pool, work.worker, work.recipe, kit, ask.counts, begin)
 
 
 async def _count_differing(

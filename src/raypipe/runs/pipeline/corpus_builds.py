@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
 
 from raypipe.core import arrow
 from raypipe.core.protocols import Model
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.pipeline.corpus_operators import CorpusTask
+from raypipe.runs.pipeline.corpus_operators import ALL_STEPS, CorpusStep, CorpusTask
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.pipeline.store_tasks import PART_SOURCES, PostingsTask
 from raypipe.runs.pipeline.table_build import TableBuild
-from raypipe.runs.pipeline.tasks import TableTask, WorkerConfig
+from raypipe.runs.pipeline.tasks import TableTask, Verb, WorkerConfig
 from raypipe.store import PASSAGES, Store, TableRun, begun, vectors_schema
 from raypipe.store.ids import Ids, distinct, sources_with_chunks
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.memo.memo import replies_of, vectors_of
 from raypipe.store.sources import Chunks, lacked, noted, rows_id
 from raypipe.store.tables import LENGTHS, POSTINGS
+
+Shown: TypeAlias = tuple[Verb, str, str]
+"""(pool of workers, verb of the progress line, unit of the progress line) of a build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +57,8 @@ class CorpusBuilds:
         with asyncio.Runner() as loop:
             empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
         schema = empty.drop(["fault"]).schema
-
-        def missing_ids() -> Ids:
-            return self.missing(table, wanted)
-
-        def work(run: TableRun) -> TableTask:
-            return CorpusTask(self.worker, self.recipe, run.name, ("parse",))
-
-        most = self.max_rows
-        return TableBuild(table, table, schema, "parse", "parsed", "sources", most, missing_ids, work)
+        shown: Shown = "parse", "parsed", "sources"
+        return self._build(table, schema, shown, lambda: self.missing(table, wanted), ("parse",))
 
     def passages(self, wanted: Ids) -> TableBuild:
         table, texts = self.recipe.passages_table, self.recipe.texts_table
@@ -68,33 +67,17 @@ class CorpusBuilds:
             textless = lacked(self.store, self.store.dataset(texts), texts, wanted)
             return self.missing(table, wanted).without(textless)
 
-        def work(run: TableRun) -> TableTask:
-            return CorpusTask(self.worker, self.recipe, run.name, ("split",))
-
-        return TableBuild(table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids, work)
+        return self._build(table, PASSAGES, ("parse", "split", "texts"), missing_ids, ("split",))
 
     def vectors(self, model: Model, wanted: Ids) -> TableBuild:
         """Returns the build of the vectors of one embedder, from passages."""
-        table = self.recipe.vectors_table(model)
-
-        def work(run: TableRun) -> TableTask:
-            memo = self._memo_of((model, *self.recipe.writers()))
-            return CorpusTask(self.worker, self.recipe, run.name, ("embed",), (model,), memo)
-
-        return TableBuild(
-            table,
-            table,
-            vectors_schema(model.dim, model.half),
-            "embed",
-            "embedded",
-            "passages",
-            self.max_rows,
-            lambda: self.unembedded(table, wanted),
-            work,
-            calls_models=True,
-            inside="passages",
-            units=lambda ids: Chunks(self.store, self.recipe.passages_table).total(ids),
+        table, passages = self.recipe.vectors_table(model), self.recipe.passages_table
+        schema = vectors_schema(model.dim, model.half)
+        shown: Shown = "embed", "embedded", "passages"
+        build = self._build(
+            table, schema, shown, lambda: self.unembedded(table, wanted), ("embed",), (model,)
         )
+        return replace(build, inside="passages", units=lambda ids: Chunks(self.store, passages).total(ids))
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
         """Returns wanted sources that have chunks but lack vectors in a table. Leaves out dead letters."""
@@ -119,36 +102,35 @@ class CorpusBuilds:
                 ids = self.missing(table, ids) if ids else ids
             return ids
 
+        shown: Shown = "index", "indexed", "sources"
+        build = self._build(*last, shown, missing_ids, ALL_STEPS, tuple(models))
+        work_id = whole_corpus(self.recipe)[0]
+        return replace(build, work_id=work_id, first=tuple(first), inside="passages embedded")
+
+    def _build(
+        self,
+        table: str,
+        schema: pa.Schema,
+        shown: Shown,
+        missing_ids: Callable[[], Ids],
+        steps: tuple[CorpusStep, ...],
+        models: tuple[Model, ...] = (),
+    ) -> TableBuild:
+        """Returns the build of a table that takes sources through `steps`. `models` are its embedders."""
+
         def work(run: TableRun) -> TableTask:
-            memo = self._memo_of(models)
-            return CorpusTask(self.worker, self.recipe, run.name, models=tuple(models), memo=memo)
+            asked = (*models, *self.recipe.writers()) if models else ()
+            known = {(vectors_of if m.kind == "embedder" else replies_of)(m).name for m in asked}
+            versions = memo_versions(self.store) if models else {}
+            memo = {name: version for name, version in versions.items() if name in known}
+            return CorpusTask(self.worker, self.recipe, run.name, steps, models, memo)
 
-        return TableBuild(
-            whole_corpus(self.recipe)[0],
-            *last,
-            "index",
-            "indexed",
-            "sources",
-            self.max_rows,
-            missing_ids,
-            work,
-            calls_models=True,
-            first=tuple(first),
-            inside="passages embedded",
-        )
-
-    def _memo_of(self, models: Sequence[Model]) -> dict[str, int]:
-        """Returns memo table -> version, for those memo tables of the models that exist."""
-        known = {(vectors_of if m.kind == "embedder" else replies_of)(m).name for m in models}
-        return {name: at for name, at in memo_versions(self.store).items() if name in known}
+        most = self.max_rows
+        return TableBuild(table, table, schema, *shown, most, missing_ids, work, calls_models=bool(models))
 
     def postings(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
         """Returns the build of an analyzer's postings and lengths, from the passages of all sources."""
         texts, passages = self.recipe.texts_table, self.recipe.passages_table
-
-        def missing_ids() -> Ids:
-            return self.missing(lengths, Ids(distinct(self.store.dataset(passages), "source")))
-
         return TableBuild(
             lengths,
             lengths,
@@ -157,7 +139,7 @@ class CorpusBuilds:
             "inverted",
             "sources",
             PART_SOURCES,
-            missing_ids,
+            lambda: self.missing(lengths, Ids(distinct(self.store.dataset(passages), "source"))),
             lambda run: PostingsTask(self.worker, analyzer, lengths, postings, texts, passages, run.name),
             first=((postings, POSTINGS),),
             spread=False,

@@ -14,8 +14,8 @@ part's completion record. If a table then lacks a source, the next build of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -30,8 +30,9 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, fine, with_texts
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
-from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
-from raypipe.runs.pipeline.operators import Operate, Operator, PartRows, Sink, in_turn, ordered, step, storing
+from raypipe.runs.pipeline import operators
+from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows
+from raypipe.runs.pipeline.operators import BlockWork, Operate, Operator, PartRows, Sink, ordered
 from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import Store, with_chunkless, write_part
 from raypipe.store.memo.disk import StoreMemo
@@ -76,24 +77,22 @@ class CorpusTask:
         return [CorpusOperator(self, name) for name in names]
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        return await in_turn(self, kit)
+        return await operators.in_turn(self, kit)
 
     async def open_sink(self, process: str) -> Sink:
         """Opens the sink, which follows the last operator. It stores the rows of the last step and faults."""
-        store, first, last = await self.worker.open_store(), self.tables(self.steps[0])[0], self.steps[-1]
+        tables = self.tables(self.steps[-1])
 
-        def write(block: PartRows, facts: Mapping[str, Any]) -> None:
-            lost = [(i, fault, n, of or first) for i, fault, n, of in block.failed]
-            write_part(store, "faults", self.run, block.part, faults_table(lost, self.run), {})
-            rows, names = block.rows, [VECTOR + model.name for model in self.models]
-            made = [rows]
-            if last == "embed":
-                each = [(name, rows.filter(pc.is_valid(rows[name]))) for name in names]
-                made = [some.select([*SPANS, name]).rename_columns([*SPANS, "vector"]) for name, some in each]
-            for table, some in zip(self.tables(last), made, strict=True):
-                write_part(store, table, self.run, block.part, some, facts)
+        def made(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+            if self.steps[-1] != "embed":
+                yield tables[0], rows
+                return
+            for table, name in zip(tables, [VECTOR + model.name for model in self.models], strict=True):
+                some = rows.filter(pc.is_valid(rows[name])).select([*SPANS, name])
+                yield table, some.rename_columns([*SPANS, "vector"])
 
-        return storing(self.worker, "embed" if last == "embed" else "parse", process, write)
+        pool = "embed" if self.steps[-1] == "embed" else "parse"
+        return await operators.sink_function(self.worker, self.run, pool, process, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,42 +121,52 @@ class CorpusOperator:
             texts = await corpus.texts(arrow.corpus_table(arrow.source.records(rows)))
             return fine(texts).drop(["fault"]), failed_rows(texts)
 
-        def keep(block: PartRows, texts: pa.Table) -> pa.Table:
-            if work.steps[-1] == "parse":
-                return texts
-            return _stored(store, table, work.run, block.part, texts, texts)
+        def begin(block: PartRows) -> BlockWork:
+            def keep(texts: pa.Table) -> pa.Table:
+                return self._kept(store, table, block.part, texts, texts)
 
-        how = work.worker, work.recipe, kit, corpus.counts
-        return step(self, *how, compute, lambda id, stage: table, keep=keep)
+            return BlockWork(compute, lambda id, stage: table, keep)
+
+        return operators.block_function(self.pool, work.worker, work.recipe, kit, corpus.counts, begin)
 
     async def _split(self, kit: LocalKit) -> Operate:
         """Opens `split`: texts to chunks."""
         work, store = self.work, await self.work.worker.open_store()
         corpus = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s)
         read, table = work.recipe.texts_table, work.recipe.passages_table
-        texts: list[pa.Table] = []  # rows of the current block
-        split: list[str] = []  # sources of the current block that did not fail
 
-        def take(block: PartRows) -> None:
-            texts[:] = [block.rows]
-            split.clear()
+        def begin(block: PartRows) -> BlockWork:
+            with_text, split = "text" in block.rows.column_names, list[str]()
 
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            block_texts = texts[0] if "text" in texts[0].column_names else store.rows(read, "source", ids)
-            chunks = await corpus.passages(without_faults(ordered(block_texts, "source", ids)))
-            lost = failed_rows(chunks)
-            split.extend(i for i in ids if i not in dict(lost))
-            return fine(chunks).select([*SPANS, "chunk_text"]), lost
+            async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
+                texts = block.rows if with_text else store.rows(read, "source", ids)
+                chunks = await corpus.passages(without_faults(ordered(texts, "source", ids)))
+                lost = failed_rows(chunks)
+                split.extend(i for i in ids if i not in dict(lost))
+                return fine(chunks).select([*SPANS, "chunk_text"]), lost
 
-        def keep(block: PartRows, chunks: pa.Table) -> pa.Table:
-            chunks = chunks.sort_by([(c, "ascending") for c in SPANS])
-            passages = with_chunkless(chunks.select(SPANS), id_column(split))
-            if work.steps[-1] == "split":
-                return passages
-            return _stored(store, table, work.run, block.part, passages, chunks)
+            def keep(chunks: pa.Table) -> pa.Table:
+                chunks = chunks.sort_by([(c, "ascending") for c in SPANS])
+                passages = with_chunkless(chunks.select(SPANS), id_column(split))
+                return self._kept(store, table, block.part, passages, chunks)
 
-        how = work.worker, work.recipe, kit, corpus.counts
-        return step(self, *how, compute, lambda id, stage: table, take, keep)
+            return BlockWork(compute, lambda id, stage: table, keep)
+
+        return operators.block_function(self.pool, work.worker, work.recipe, kit, corpus.counts, begin)
+
+    def _kept(self, store: Store, table: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
+        """Returns `rows` if this operator is the last: the sink stores them. Else stores them as a part of a
+        table, and returns the rows of `on` for the next operator. If an earlier attempt stored the part, its
+        rows remain, and may lack sources that failed then. `on` then loses these sources."""
+        run = self.work.run
+        if self.work.steps[-1] == self.name:
+            return rows
+        earlier = read_record(store, table, run, part) is not None
+        write_part(store, table, run, part, rows, {})
+        if not earlier:
+            return on
+        stored = id_column(staged(store, table, run, [part], "source"))
+        return on.filter(pc.is_in(on["source"], value_set=stored))
 
     async def _tokenize(self, kit: LocalKit) -> Operate:
         """Opens `tokenize`, which turns the texts to embed into tokens, so that no thread that feeds a GPU
@@ -189,7 +198,7 @@ class CorpusOperator:
                 items = tokens.to_struct_array().combine_chunks()
                 lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
                 rows = rows.append_column(TOKENS + name, lists)
-            return PartRows(block.part, block.note, block.key, rows, block.failed)
+            return replace(block, rows=rows)
 
         return operate
 
@@ -197,55 +206,38 @@ class CorpusOperator:
         """Opens `embed`: chunks to vectors of each embedder. The memo (cache) has vectors of known texts."""
         work, recipe, store = self.work, self.work.recipe, await self.work.worker.open_store()
         tokens = token_arrays.TokenKit(kit)
-        held: pa.Table | None = None  # chunks of the current block; None: they are read from the store
-        failed_in = dict[str, str]()  # id in the current block -> table that it failed for
         memo = await work.worker.tried(lambda: StoreMemo(work.worker.store, work.memo))
         corpus = CorpusExecutor(recipe, tokens, memo, kit.loading_s)
-
-        def take(block: PartRows) -> None:
-            nonlocal held
-            split = "chunk_text" in block.rows.column_names
-            held = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
-            failed_in.clear()
-            with_tokens = [m for m in work.models if TOKENS + m.name in block.rows.column_names]
-            flat = {m: _flat(block.rows[TOKENS + m.name]) for m in with_tokens}
-            tokens.tokens = {m: token_arrays.arrays_of(rows) for m, rows in flat.items()}
-
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            if (some := held) is None:
-                some = chunks_of(store, recipe, ids)
-            else:
-                some = some.filter(pc.is_in(some["source"], value_set=id_column(ids)))
-            made, lost = [], dict[str, dict[str, Any]]()
-            for model in work.models:
-                vectors = await corpus.vectors(some, model)
-                rows = fine(vectors).select([*SPANS, "vector"])
-                made.append(rows.rename_columns([*SPANS, VECTOR + model.name]))
-                for id, fault in failed_rows(vectors):
-                    if lost.setdefault(id, fault) is fault:
-                        failed_in[id] = recipe.vectors_table(model)
-            return pa.concat_tables(made, promote_options="default"), list(lost.items())
-
         embedding = [s for s in recipe.corpus if table_of(s.step) == "vectors"]
         tables = {s.name: recipe.vectors_table(embedder_of(s.step)) for s in embedding}
         of_first = recipe.vectors_table(work.models[0])
 
-        def digest_of(id: str, stage: str) -> str:
-            return failed_in.get(id) or tables.get(stage, of_first)
+        def begin(block: PartRows) -> BlockWork:
+            failed_in = dict[str, str]()  # id -> table that it failed for
+            split = "chunk_text" in block.rows.column_names  # else chunks are read from the store
+            held = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
+            with_tokens = [m for m in work.models if TOKENS + m.name in block.rows.column_names]
+            flat = {m: _flat(block.rows[TOKENS + m.name]) for m in with_tokens}
+            tokens.tokens = {m: token_arrays.arrays_of(rows) for m, rows in flat.items()}
 
-        return step(self, work.worker, work.recipe, kit, corpus.counts, compute, digest_of, take)
+            async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
+                if held is None:
+                    some = chunks_of(store, recipe, ids)
+                else:
+                    some = held.filter(pc.is_in(held["source"], value_set=id_column(ids)))
+                made, lost = [], dict[str, dict[str, Any]]()
+                for model in work.models:
+                    vectors = await corpus.vectors(some, model)
+                    rows = fine(vectors).select([*SPANS, "vector"])
+                    made.append(rows.rename_columns([*SPANS, VECTOR + model.name]))
+                    for id, fault in failed_rows(vectors):
+                        if lost.setdefault(id, fault) is fault:
+                            failed_in[id] = recipe.vectors_table(model)
+                return pa.concat_tables(made, promote_options="default"), list(lost.items())
 
+            return BlockWork(compute, lambda id, stage: failed_in.get(id) or tables.get(stage, of_first))
 
-def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
-    """Stores `rows` as a part of a table, and returns the rows of `on` for the next operator. If an earlier
-    attempt stored the part, its rows remain, and may lack sources that failed then. `on` then loses these
-    sources."""
-    earlier = read_record(store, table, run, part) is not None
-    write_part(store, table, run, part, rows, {})
-    if not earlier:
-        return on
-    stored = id_column(staged(store, table, run, [part], "source"))
-    return on.filter(pc.is_in(on["source"], value_set=stored))
+        return operators.block_function(self.pool, work.worker, recipe, kit, corpus.counts, begin)
 
 
 def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:

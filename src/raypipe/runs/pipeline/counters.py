@@ -27,6 +27,15 @@ Counts: TypeAlias = dict[str, StageCounters]
 """Stage name -> counters."""
 
 
+def summed(*counted: Mapping[str, StageCounters]) -> Counts:
+    """Adds up counts by stage."""
+    out: Counts = {}
+    for counts in counted:
+        for name, count in counts.items():
+            out.setdefault(name, StageCounters()).add(count)
+    return out
+
+
 @dataclass(slots=True)
 class TableCounters:
     """Counters of the tasks of one run over one table."""
@@ -36,8 +45,7 @@ class TableCounters:
 
     def add(self, counts: Mapping[str, StageCounters], tasks: int = 1) -> None:
         self.tasks += tasks
-        for name, count in counts.items():
-            self.counts.setdefault(name, StageCounters()).add(count)
+        self.counts = summed(self.counts, counts)
 
 
 _TABLES = TypeAdapter(dict[str, TableCounters])
@@ -68,10 +76,7 @@ class RunCounters:
     @property
     def counts(self) -> Counts:
         """Counts of all attempts, by stage."""
-        total = TableCounters()
-        for filled in self.tables.values():
-            total.add(filled.counts)
-        return total.counts
+        return summed(*(filled.counts for filled in self.tables.values()))
 
     def since(self) -> Counts:
         """Returns the counts of this attempt, by stage: all counts minus those of earlier attempts."""

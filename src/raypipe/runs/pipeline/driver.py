@@ -24,7 +24,7 @@ from raypipe.runs.pipeline.corpus_builds import CorpusBuilds, failed_ids
 from raypipe.runs.pipeline.counters import NO_CAPS, Caps, RunCounters, WallClock
 from raypipe.runs.pipeline.dead_letters import final_last
 from raypipe.runs.pipeline.ingest_log import driving
-from raypipe.runs.pipeline.recipe_tables import AnswerSources, ann_names, answer_sources
+from raypipe.runs.pipeline.recipe_tables import AnswerSources, answer_sources
 from raypipe.runs.pipeline.table_build import TableBuild, TableBuilder, again_id, no_connection, single_worker
 from raypipe.runs.pipeline.tasks import Runner, TableTask, Verb, WorkerConfig, Workers
 from raypipe.store import ANSWERS, Store, TableRun, begun
@@ -32,7 +32,7 @@ from raypipe.store.housekeeping import abandon
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.inverter import Inverter, merge_segments
 from raypipe.store.memo.disk import memo_versions
-from raypipe.store.sources import all_sources, by_source, corpus_sum
+from raypipe.store.sources import all_sources, by_source
 
 ANSWERS_AT_ONCE = 100  # answers per read; an answer of fifty citations and twenty hits has some 40 kB
 
@@ -132,10 +132,10 @@ class Pipeline:
             return AnswersTask(self.worker, self.recipe, run.name, sources, *searched, run.fresh, twice)
 
         kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
-        per_task = self.sizes.questions
+        most = self.sizes.questions
         # The matrix product of many questions costs little more than that of one.
         if kinds <= {"embedder"} and self.searches_all(questions):
-            per_task = max(per_task, SNAPSHOT_QUESTIONS)
+            most = max(most, SNAPSHOT_QUESTIONS)
         build = TableBuild(
             work_id,
             "answers",
@@ -143,7 +143,7 @@ class Pipeline:
             "answer",
             "answered",
             "questions",
-            per_task,
+            most,
             lambda: self.unanswered(keys),
             work,
             calls_models=True,
@@ -236,11 +236,7 @@ class Pipeline:
         return rows
 
     def snapshot(self) -> str:
-        """Returns a digest of everything that a search of the whole store depends on: its sources, and the
-        approximate indexes, dates of files and fields of documents that the recipe uses."""
-        of = self.store, self.recipe
-        read = ann_names(*of) + recipe_tables.files_read(*of) + recipe_tables.fields_read(*of)
-        return digest(corpus_sum(self.store), *read)
+        return recipe_tables.snapshot_digest(self.store, self.recipe)
 
     def sources(self, questions: Iterable[Question] | None) -> Ids:
         """Returns the ids of the sources to index, of the kinds that the recipe parses: all sources in the

@@ -29,8 +29,6 @@ _OUTDATED = ".outdated.json"
 LOOKING_S = 20.0
 """Wait for another command that reads the same folder. If the folder is unchanged, that command ends in a
 second or two, on a busy machine in ten."""
-TABLES = (*INGEST_TABLES, "faults")  # in the order of their commits
-REPLACING = tuple(t for t in INGEST_TABLES if t != "sources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +155,9 @@ def _finish(store: Store, name: str) -> None:
         for fingerprint in tree["outdated"]:
             outdate(store, fingerprint)
         try:
-            for table in (t for t in TABLES if t in tree["parts"]):
-                commit(store, table, tree["run"], tree["parts"][table], replace=table in REPLACING)
+            for table in (t for t in (*INGEST_TABLES, "faults") if t in tree["parts"]):
+                added_only = table in ("sources", "faults")
+                commit(store, table, tree["run"], tree["parts"][table], replace=not added_only)
         except AddedMeanwhile:
             store.files.remove(name)
             raise

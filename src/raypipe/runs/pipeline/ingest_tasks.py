@@ -41,6 +41,7 @@ from raypipe.runs.pipeline.store_tasks import StoreTask
 from raypipe.runs.pipeline.tasks import Runner, Task, WorkerConfig, inline, results_of
 from raypipe.store import Store, write_part
 from raypipe.store.files import READS
+from raypipe.store.ids import raw
 from raypipe.store.parts import part_rows, read_record, sealed, unsealed
 from raypipe.store.tables import INGEST_TABLES
 
@@ -80,7 +81,7 @@ class ShardFiles:
     def path(self, shard: str, what: str) -> str:
         return f"{READS}/{self.run}/{shard}.{what}"
 
-    def write(self, shard: str, what: str, data: bytes) -> None:
+    def write(self, shard: str, what: str, data: bytes | pa.Buffer) -> None:
         self.store.files.write(self.path(shard, what), data)
 
     def read(self, shard: str, what: str) -> bytes:
@@ -101,8 +102,8 @@ class ShardFiles:
 
     def before_id(self, shard: str) -> str:
         """Returns a digest of the rows that `before` returns; "" if there are none."""
-        raw = self.read(shard, "before")
-        return digest(raw)[:8] if raw else ""
+        content = self.read(shard, "before")
+        return digest(content)[:8] if content else ""
 
     def is_done(self, shard: str) -> bool:
         """Returns whether a shard was read with the rows that `before` returns, and its parts still exist."""
@@ -125,23 +126,18 @@ class ShardFiles:
             yield JoinedKeys(rows, shard, first, np.flatnonzero(first != np.arange(len(first))))
 
 
-def _between(raw: bytes, low: int, high: int) -> pa.Table:
-    """Returns the rows of `raw` (sorted by key) whose key begins with a two-byte number in [low, high)."""
-    table = arrow.rows_of(raw) if raw else _LIST.empty_table()
-    heads = np.frombuffer(b"".join(map(_bytes, table["key"].chunks)), ">u2")[:: KEY // 2]
+def _between(content: bytes, low: int, high: int) -> pa.Table:
+    """Returns the rows of a list (sorted by key) whose key begins with a two-byte number in [low, high)."""
+    table = arrow.rows_of(content) if content else _LIST.empty_table()
+    heads = raw(table["key"].combine_chunks()).view(">u2")[:: KEY // 2]
     start, stop = np.searchsorted(heads, [low, high])
     return table.slice(start, stop - start)
 
 
-def _bytes(chunk: pa.FixedSizeBinaryArray) -> bytes:
-    whole: bytes = chunk.buffers()[1].to_pybytes()
-    return whole[chunk.offset * KEY : (chunk.offset + len(chunk)) * KEY]
-
-
-def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
-    """Returns index of a shard -> rows of other shards that take precedence over its own; empty if all is
-    settled. Such a row is the latest fetch of an address, or the first row with an id. Ids are compared only
-    once all addresses are settled, because an older page that is dropped takes its id with it."""
+def preceding_rows(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
+    """Returns index of a shard -> rows of other shards that take precedence over the shard's rows. Such a row
+    is the latest fetch of an address, or the first row with an id. Ids are compared only once each shard
+    knows the latest fetches, because an older page that is dropped takes its id with it."""
     before: defaultdict[int, Before] = defaultdict(lambda: defaultdict(dict))
 
     def add(joined: JoinedKeys, which: str, at: int, value: str) -> None:
@@ -165,14 +161,14 @@ def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
     return before
 
 
-def staged_twice(found: ShardFiles, shards: Sequence[str]) -> dict[int, bytes]:
-    """Returns index of a shard -> joined keys of sources that it must drop: an earlier shard keeps them."""
+def repeated_sources(found: ShardFiles, shards: Sequence[str]) -> dict[int, bytes]:
+    """Returns index of a shard -> joined keys of the sources to drop, which an earlier shard keeps."""
     dropped = defaultdict[int, bytes](bytes)
     for joined in found.joined(shards, "sources"):
         owners = joined.shard[joined.repeated]
         for shard in np.unique(owners).tolist():
             keys = joined.rows["key"].take(joined.repeated[owners == shard])
-            dropped[shard] += b"".join(map(_bytes, keys.chunks))
+            dropped[shard] += raw(keys.combine_chunks()).tobytes()
     return dropped
 
 
@@ -211,12 +207,9 @@ def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
         "sources": ((key, "") for key in staging.sources()),
     }
     for which, rows in lists.items():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, _LIST) as file:
-            for some in bounded_rows.batches(rows, BATCH):
-                keys, values = zip(*some, strict=True)
-                file.write_batch(pa.record_batch([pa.array(keys, pa.binary(KEY)), pa.array(values)], _LIST))
-        files.write(name, which, sink.getvalue().to_pybytes())
+        columns = (zip(*some, strict=True) for some in bounded_rows.batches(rows, BATCH))
+        parts = (pa.record_batch([pa.array(k, pa.binary(KEY)), pa.array(v)], _LIST) for k, v in columns)
+        files.write(name, which, arrow.file_of(pa.Table.from_batches(parts, _LIST)))
     files.write_outcome(name, {"before": again, "counts": asdict(counts), "rows": asdict(staging.rows)})
     return counts.rows, counts.faults
 
@@ -224,9 +217,9 @@ def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
 def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
     """Writes a shard's sources again, without those that an earlier shard keeps. Returns (dropped, 0)."""
     files = ShardFiles(store, run)
-    outcome, raw = files.outcome(task.name), files.read(task.name, "dropped")
-    gone = {raw[at : at + KEY] for at in range(0, len(raw), KEY)}
-    kept, mark, dropped = list[str](), digest(raw)[:8], 0
+    outcome, keys = files.outcome(task.name), files.read(task.name, "dropped")
+    gone = {keys[at : at + KEY] for at in range(0, len(keys), KEY)}
+    kept, mark, dropped = list[str](), digest(keys)[:8], 0
     parts: dict[str, list[str]] = outcome["rows"]["parts"]
     for part in parts.get("sources", ()):
         table = part_rows(store, "sources", run, part)
@@ -293,7 +286,7 @@ class TaskReading:
         unread = [n for n in names if not files.is_done(n)]
         while True:
             self._run(functools.partial(read_shard, work), work.shards, unread, "read", shown)
-            if not (before := came_before(files, names)):
+            if not (before := preceding_rows(files, names)):
                 break
             unread = [names[place] for place in sorted(before)]
             for place, more in before.items():
@@ -302,11 +295,11 @@ class TaskReading:
                     whole.setdefault(which, {}).update(rows)
                 tree = {which: {k.hex(): v for k, v in sorted(rows.items())} for which, rows in whole.items()}
                 files.write(names[place], "before", json.dumps(tree).encode())
-        dropped = staged_twice(files, names)
+        dropped = repeated_sources(files, names)
         for place, keys in dropped.items():
             files.write(names[place], "dropped", keys)
-        settled = [names[place] for place in sorted(dropped)]
-        self._run(functools.partial(drop_sources, work.run), work.shards, settled, "settled", shown)
+        repeating = [names[place] for place in sorted(dropped)]
+        self._run(functools.partial(drop_sources, work.run), work.shards, repeating, "deduplicated", shown)
         staged = StagedRows()
         for name in names:
             outcome = files.outcome(name)

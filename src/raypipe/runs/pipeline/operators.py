@@ -6,11 +6,9 @@ operator may run in its own processes (`runs.cluster.graph`); `in_turn` runs all
 batch that raises is split until the failing rows are found. If the rows are not proven to blame, their task
 is handed back: returned unfinished. Does not depend on Ray. Between operators a block is an Arrow table:
 
-    part                        string: name of the part; all rows of a block are of one part
-    note                        string: a `Note` as JSON on the first row, else null
-    source, or id               string: key of the row, which is a source, or a question
-    fault, attempts, digest     for a failed row, which has no other columns: its fault, the number of
-                                attempts, and the table or answer that it failed for
+    part             string: name of the part; all rows of a block are of one part
+    note             string: a `Note` as JSON on the first row, else null
+    source, or id    key of the row: a source's digest, or a question's id
 
 The operators add the other columns: `corpus_operators` and `answer_operators` list them.
 """
@@ -18,31 +16,29 @@ The operators add the other columns: `corpus_operators` and `answer_operators` l
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
-from raypipe.core.arrow import DIGEST, FAULT, id_column, id_texts, with_id_texts
+from raypipe.core.arrow import DIGEST, id_column, id_texts
 from raypipe.core.errors import Unavailable, WorkerBroken
 from raypipe.core.protocols import CorpusStep, Step
 from raypipe.models.kit import LocalKit, compute_once
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
-from raypipe.runs.pipeline.dead_letters import Compute, Failed, Suspects, Unproven, bisected
-from raypipe.runs.pipeline.tasks import HandedBack, RunTask, Share, Task, TaskResult, WorkerConfig, summed
+from raypipe.runs.pipeline.counters import summed
+from raypipe.runs.pipeline.dead_letters import Compute, Failed, Suspects, Unproven, bisected, faults_table
+from raypipe.runs.pipeline.tasks import HandedBack, RunTask, Share, Task, TaskResult, WorkerConfig
+from raypipe.store import write_part
 
 Key: TypeAlias = Literal["source", "id"]
-KEY_TYPES: Mapping[Key, pa.DataType] = {"source": DIGEST, "id": pa.string()}
 
 SKIPPED = "skipped"  # `Note.ended` of a part that was not begun, since the run was about to end
-
-_HEAD = {"part": pa.string(), "note": pa.string()}
-_TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +51,7 @@ class Note:
     trial: bool = False  # True: tests whether the rows can be computed; caches model replies, stores no rows
     back: HandedBack | None = None  # set by an operator that hands the part back: later operators skip it
     ended: str = ""  # reason why later operators skip the part: SKIPPED, or an error as JSON
+    failed: tuple[Failed, ...] = ()  # rows of the part that failed so far
 
     @property
     def over(self) -> bool:
@@ -75,54 +72,41 @@ NOTE = TypeAdapter(Note)
 
 @dataclass(frozen=True, slots=True)
 class PartRows:
-    """Rows of a part, and its failed rows."""
+    """Rows of a part, and its note."""
 
     part: str
     note: Note
     key: Key
     rows: pa.Table  # the key column, and the columns of the last operator
-    failed: Sequence[Failed] = ()
 
     @classmethod
     def of_task(cls, task: Task, key: Key) -> PartRows:
         """Makes the first block of a task, which must have its ids (`Task.with_ids`)."""
-        lost = [(i, asdict(x.fault), x.attempts, "") for i, x in task.failed.items()]
-        ids = id_column((i for i in task.ids if i not in task.failed), KEY_TYPES[key])
-        note = Note(len(task.ids), suspects=task.suspects, trial=task.trial)
-        return cls(task.name, note, key, pa.table({key: ids}), lost)
+        failed = tuple((i, asdict(x.fault), x.attempts, "") for i, x in task.failed.items())
+        left = (i for i in task.ids if i not in task.failed)
+        ids = id_column(left, DIGEST if key == "source" else pa.string())
+        note = Note(len(task.ids), suspects=task.suspects, trial=task.trial, failed=failed)
+        return cls(task.name, note, key, pa.table({key: ids}))
 
     @classmethod
     def of(cls, table: pa.Table) -> PartRows:
         part, note = table["part"][0].as_py(), NOTE.validate_json(table["note"][0].as_py())
         key: Key = "source" if "source" in table.column_names else "id"
-        table, lost = table.filter(pc.is_valid(table[key])), list[Failed]()
-        if "digest" in table.column_names:
-            for row in table.filter(pc.is_valid(table["digest"])).to_pylist():
-                lost.append((with_id_texts(row[key]), row["fault"], row["attempts"], row["digest"]))
-            table = table.filter(pc.is_null(table["digest"]))
-        names = [n for n in table.column_names if n not in _HEAD and n not in _TAIL]
-        return cls(part, note, key, table.select(names), lost)
+        return cls(part, note, key, table.filter(pc.is_valid(table[key])).drop(["part", "note"]))
 
     def table(self) -> pa.Table:
         """Returns the block as an Arrow table. If it has no rows, a row with a null key carries the note."""
-        rows = self.rows
-        if self.failed:
-            ids, *others = zip(*self.failed, strict=True)
-            columns = [id_column(ids, KEY_TYPES[self.key]), *map(pa.array, others, _TAIL.values())]
-            lost = pa.table(columns, names=[self.key, *_TAIL])
-            rows = pa.concat_tables([rows, lost], promote_options="default")
-        if not rows.num_rows:
-            rows = pa.Table.from_pylist([{}], schema=rows.schema)
-        more = [None] * (rows.num_rows - 1)
-        head = [pa.array([self.part] * rows.num_rows), pa.array([self.note.text(), *more], pa.string())]
-        return pa.table([*head, *rows.columns], names=[*_HEAD, *rows.column_names])
+        rows = self.rows if self.rows.num_rows else pa.Table.from_pylist([{}], schema=self.rows.schema)
+        notes = [self.note.text(), *[None] * (rows.num_rows - 1)]
+        head = [pa.array([self.part] * rows.num_rows), pa.array(notes, pa.string())]
+        return pa.table([*head, *rows.columns], names=["part", "note", *rows.column_names])
 
     @property
     def ids(self) -> tuple[str, ...]:
         """Distinct keys of the rows, in order."""
         return tuple(id_texts(pc.unique(self.rows[self.key])))
 
-    def vain(self, back: HandedBack) -> HandedBack:
+    def with_earlier_cost(self, back: HandedBack) -> HandedBack:
         """Adds the cost of the earlier operators (calls and seconds, no rows) to a handed-back task."""
         cost = summed(*(share.counts for share in self.note.by.values()))
         for count in cost.values():
@@ -132,8 +116,8 @@ class PartRows:
     def over(self, back: HandedBack | None = None, ended: str = "") -> PartRows:
         """Returns this block without its rows, so that later operators skip it. Its note tells why: `back` is
         the task handed back, or `ended` is the reason."""
-        note = replace(self.note, back=back and self.vain(back), ended=ended)
-        return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
+        note = replace(self.note, back=back and self.with_earlier_cost(back), ended=ended, failed=())
+        return replace(self, note=note, rows=self.rows.slice(0, 0))
 
 
 def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], process: str = "") -> RunTask:
@@ -145,22 +129,26 @@ def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], process
         try:
             rows, faults = await worker.tried(lambda: do(task))
         except Unavailable as e:
-            return unable(task.name, e)
+            return handed_back(task.name, e)
         share = Share({}, time.perf_counter() - start, process)
         return TaskResult(task.name, task.rows, rows, faults, {"parse": share})
 
     return run_task
 
 
-def unable(
-    part: str,
-    e: Unavailable,
-    suspects: Suspects | None = None,
-    counts: Mapping[str, StageCounters] | None = None,
+def handed_back(
+    part: str, e: Unavailable, counts: Mapping[str, StageCounters] | None = None, witnessed: bool = False
 ) -> HandedBack:
-    """Makes the hand-back of a task. If `e` is WorkerBroken, the worker is replaced; else the run stops."""
+    """Makes the hand-back of a task for the error `e`. Unproven keeps the worker, since rows may be to blame.
+    Another WorkerBroken replaces the worker. Any other error stops the run. `counts` has the cost of the
+    attempt, by stage. `witnessed` True: rows of other tasks passed on the worker."""
+    counts = counts or {}
+    for count in counts.values():  # the next worker counts the rows
+        count.in_vain(StageCounters())
+    if isinstance(e, Unproven):
+        return HandedBack(part, str(e), "keep", Suspects(e.rows, witnessed), counts)
     then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
-    return HandedBack(part, str(e), then, suspects or Suspects(), counts or {})
+    return HandedBack(part, str(e), then, Suspects(witnessed=witnessed), counts)
 
 
 def ordered(rows: pa.Table, column: str, ids: tuple[str, ...]) -> pa.Table:
@@ -207,23 +195,28 @@ class StagedWork(Protocol):
     async def open_sink(self, process: str) -> Sink: ...
 
 
-def step(
-    operator: Operator,
+@dataclass(frozen=True, slots=True)
+class BlockWork:
+    """Work of an operator on one block."""
+
+    compute: Compute
+    digest_of: Callable[[str, str], str]
+    """(id of a failed row, stage of its fault) -> the table, or the key of the answer, that lacks the row."""
+    keep: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    """Stores computed rows, and returns the rows for the next operator. Called again while the store is
+    unavailable, and never for a trial."""
+
+
+def block_function(
+    pool: str,
     worker: WorkerConfig,
     recipe: Recipe,
     kit: LocalKit,
     counts: dict[str, StageCounters],
-    compute: Compute,
-    digest_of: Callable[[str, str], str],
-    take: Callable[[PartRows], None] = lambda block: None,
-    keep: Callable[[PartRows, pa.Table], pa.Table] = lambda block, rows: rows,
+    begin: Callable[[PartRows], BlockWork],
 ) -> Operate:
-    """Returns the function that computes blocks for an operator in this process.
-
-    `compute` computes rows, and counts in `counts` (stage -> counters). `digest_of` takes the id of a failed
-    row and the stage of its fault. It returns the table or the key of the answer that lacks the row, for the
-    table `faults`. `take` gets each block before its rows are computed. `keep` stores computed rows and
-    returns the rows for the next operator; it is called again while the store is unavailable."""
+    """Returns the function that computes blocks in this process, for an operator of `pool`. `begin` returns
+    the work on a block, which counts in `counts` (stage -> counters)."""
     steps = {s.name: s.step for s in (*recipe.corpus, *recipe.question)}
     passed = 0  # rows that passed in this process so far
 
@@ -243,20 +236,22 @@ def step(
         with kit.spent.piece():
             start, backoff = kit.spent(), worker.backoff()
             try:
-                take(block)
-                witnessed = passed > 0 or trial
-                done, broken = await bisected(compute, ids, counts, check, backoff, suspects, witnessed)
-                failed = [(id, fault, 1) for _, some in done for id, fault in some]
-                failed += [(id, asdict(x.fault), x.attempts) for id, x in broken.items()]
-                lost = [(id, fault, n, digest_of(id, fault["step"])) for id, fault, n in failed]
+                work, witnessed = begin(block), passed > 0 or trial
+                done, broken = await bisected(work.compute, ids, counts, check, backoff, suspects, witnessed)
+                lost = [(id, fault, 1, "") for _, some in done for id, fault in some]
+                lost += [(id, asdict(x.fault), x.attempts, "") for id, x in broken.items()]
+                failed = tuple(
+                    (id, fault, n, of or work.digest_of(id, fault["step"]))
+                    for id, fault, n, of in (*block.note.failed, *lost)
+                )
                 made = pa.concat_tables([rows for rows, _ in done], promote_options="default")
-                rows = made if trial else await worker.tried(lambda: keep(block, made))
+                rows = made if trial else await worker.tried(lambda: work.keep(made))
             except Unavailable as e:
-                return block.over(_back(block.part, e, taken(), passed > 0))
+                return block.over(handed_back(block.part, e, taken(), passed > 0))
             passed += len(ids) - len(lost)
             share = Share(taken(), kit.spent() - start, kit.process)
-        note = block.note.with_share(operator.pool, share)
-        return replace(block, note=note, rows=rows, failed=[*block.failed, *lost])
+        note = replace(block.note.with_share(pool, share), failed=failed)
+        return replace(block, note=note, rows=rows)
 
     return operate
 
@@ -275,40 +270,40 @@ async def _probe(kit: LocalKit, step: Step | CorpusStep, count: StageCounters) -
             raise WorkerBroken(why) from e
 
 
-def _back(part: str, e: Unavailable, counts: Mapping[str, StageCounters], witnessed: bool) -> HandedBack:
-    """Makes the hand-back of a task for the error `e`. `witnessed` True: rows of other tasks passed here."""
-    for count in counts.values():  # the next worker counts the rows
-        count.in_vain(StageCounters())
-    if isinstance(e, Unproven):
-        return HandedBack(part, str(e), "keep", Suspects(e.rows, witnessed), counts)
-    return unable(part, e, Suspects(witnessed=witnessed), counts)
-
-
-def storing(
-    worker: WorkerConfig, pool: str, process: str, write: Callable[[PartRows, Mapping[str, Any]], None]
+async def sink_function(
+    worker: WorkerConfig,
+    run: str,
+    pool: str,
+    process: str,
+    tables: Callable[[pa.Table], Iterable[tuple[str, pa.Table]]],
 ) -> Sink:
-    """Returns a sink: a function that stores a block and returns its part's outcome. `write` stores rows,
-    faults and counts of a part. It is called again while the store is unavailable, and never for a trial."""
+    """Returns a sink: a function that stores a block and returns its part's outcome. It stores faults, then
+    the rows of each table that `tables` makes of the block's rows. It stores nothing of a trial. Tries again
+    while the store is unavailable."""
+    store = await worker.open_store()
 
-    async def store(block: PartRows) -> Outcome:
+    async def write(block: PartRows) -> Outcome:
         if block.note.back is not None:
             return block.note.back
         start = time.perf_counter()
 
-        def stored() -> TaskResult:
+        def written() -> TaskResult:
+            part, trial = block.part, block.note.trial
             note = block.note.with_share(pool, Share({}, time.perf_counter() - start, process))
-            rows = 0 if note.trial else block.rows.num_rows
-            result = TaskResult(block.part, note.ids, rows, len(block.failed), note.by)
-            if not note.trial:
-                write(block, result.facts())
+            rows = 0 if trial else block.rows.num_rows
+            result = TaskResult(part, note.ids, rows, len(note.failed), note.by)
+            if not trial:
+                write_part(store, "faults", run, part, faults_table(note.failed, run), {})
+                for table, some in tables(block.rows):
+                    write_part(store, table, run, part, some, result.facts())
             return result
 
         try:
-            return await worker.tried(stored)
+            return await worker.tried(written)
         except Unavailable as e:
-            return block.vain(unable(block.part, e))
+            return block.with_earlier_cost(handed_back(block.part, e))
 
-    return store
+    return write
 
 
 async def in_turn(

@@ -24,8 +24,8 @@ from raypipe.store import Store
 from raypipe.store.fields import LAYOUTS, NAMED, fields_now
 from raypipe.store.ids import Ids, filters
 from raypipe.store.index import IndexSpec, Pinned, index_spec
+from raypipe.store.sources import corpus_sum, rows_id, sources_without
 from raypipe.store.sources import lacking as lacking_tables
-from raypipe.store.sources import rows_id, sources_without
 from raypipe.store.vector_search import ann_index, recall_of, require_ann
 from raypipe.text.filters import ConditionError
 
@@ -39,7 +39,7 @@ Lacks = Mapping[str, tuple[str, ...]]
 class AnswerSources:
     """Evidence of a recipe's answers: all that decides them besides the recipe and the question's text."""
 
-    snapshot: str  # digest of everything searchable in the store (`Pipeline.snapshot`)
+    snapshot: str  # digest of everything searchable in the store (`snapshot_digest`)
     missing: Lacks  # for all sources that the questions may search
     missing_digest: str  # of `missing`, for questions that search the whole store; "": no source is missing
     everything: bool = False  # True: the recipe searches the whole store even if a question has citations
@@ -149,23 +149,22 @@ def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
     return replace(spec, words=tuple(w for w in spec.words if is_complete(w[2])))
 
 
-def files_read(store: Store, recipe: Recipe) -> list[str]:
-    """Returns a digest of the addresses and times of all files that ingest read from folders, as a list of
-    one. Returns [] if no step of the recipe uses the times (`text.evidence` does), or if no file has one."""
-    if not (store.has(LAYOUTS) and any("index.layouts" in stage.step.reads() for stage in recipe.question)):
-        return []
-    layouts = store.scan(LAYOUTS, ["source", "url", "modified"], filter="modified != ''")
-    files = [" ".join(file.values()) for file in arrow.with_id_texts(layouts.to_pylist())]
-    return [digest("files", *sorted(files))] if files else []
-
-
-def fields_read(store: Store, recipe: Recipe) -> list[str]:
-    """Returns a digest of the fields of all documents, as a list of one. The list is empty if no stage and no
-    stored question has a condition on fields."""
-    if not (recipe.conditions() or _stored_conditions(store)):
-        return []
-    tables = [t for t in (*NAMED[:1], LAYOUTS) if store.has(t)]
-    return [digest("fields", *(rows_id(store, t, store.dataset(t)) for t in tables))]
+def snapshot_digest(store: Store, recipe: Recipe) -> str:
+    """Returns a digest of everything that a search of the whole store depends on. This is the store's
+    sources, and the approximate indexes, times of files and fields of documents that the recipe uses."""
+    parts = [corpus_sum(store)]
+    for table in dict.fromkeys(s.table for s in ann_stages(recipe)):
+        if store.has(table) and (index := ann_index(store.dataset(table))) is not None:
+            parts.append(index.name)
+    dated = any("index.layouts" in stage.step.reads() for stage in recipe.question)  # `text.evidence` does
+    if dated and store.has(LAYOUTS):
+        layouts = store.scan(LAYOUTS, ["source", "url", "modified"], filter="modified != ''")
+        if files := [" ".join(file.values()) for file in arrow.with_id_texts(layouts.to_pylist())]:
+            parts.append(digest("files", *sorted(files)))
+    if recipe.conditions() or _stored_conditions(store):
+        tables = [t for t in (*NAMED[:1], LAYOUTS) if store.has(t)]
+        parts.append(digest("fields", *(rows_id(store, t, store.dataset(t)) for t in tables)))
+    return digest(*parts)
 
 
 def _stored_conditions(store: Store) -> dict[str, str]:
@@ -281,25 +280,18 @@ def ann_stages(recipe: Recipe) -> list[AnnStage]:
     return stages
 
 
-def ann_names(store: Store, recipe: Recipe) -> list[str]:
-    """Returns the names of the built approximate indexes that a recipe searches."""
-    tables = dict.fromkeys(s.table for s in ann_stages(recipe))
-    opened = (ann_index(store.dataset(t)) for t in tables if store.has(t))
-    return [found.name for found in opened if found is not None]
-
-
 def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
     """Returns the state of each approximate index that a recipe searches."""
     states = []
     for stage in ann_stages(recipe):
-        here = store.has(stage.table)
-        rows = store.count(stage.table) if here else 0
-        index = ann_index(store.dataset(stage.table)) if here else None
-        built: tuple[str, int, AnnRecall | None] = ("", rows, None)
-        if index is not None:
-            recall = recall_of(store, stage.table, index.name, stage.top, stage.how)
-            built = index.name, index.unindexed, recall
-        states.append(AnnState(stage.name, stage.how.index, rows, *built))
+        name, rows, unindexed = "", 0, 0
+        recall: AnnRecall | None = None
+        if store.has(stage.table):
+            rows = unindexed = store.count(stage.table)
+            if (index := ann_index(store.dataset(stage.table))) is not None:
+                name, unindexed = index.name, index.unindexed
+                recall = recall_of(store, stage.table, name, stage.top, stage.how)
+        states.append(AnnState(stage.name, stage.how.index, rows, name, unindexed, recall))
     return states
 
 

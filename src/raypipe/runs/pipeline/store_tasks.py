@@ -119,16 +119,15 @@ def _merged(
     store: Store, worker: WorkerConfig, runner: Runner, table: str, groups: Sequence[Sequence[str]]
 ) -> int:
     """Merges groups of cache files of one table, a task per group. Returns the number of damaged files."""
-    run, damaged = uuid.uuid4().hex, 0
-    tasks = {f"{i:06d}": Task(f"{i:06d}", tuple(names)) for i, names in enumerate(groups)}
+    run = uuid.uuid4().hex
+    tasks = [Task(f"{i:06d}", tuple(names)) for i, names in enumerate(groups)]
     work = StoreTask(worker, functools.partial(_fold, run))
-    for result in results_of(runner, "parse", work, list(tasks.values())):
-        damaged += result.faults
-    records = {name: r for name in tasks if (r := read_record(store, table, run, name)) is not None}
-    fragments = [f for record in records.values() for f in record.fragments]
-    replaced = [key for record in records.values() for key in record.facts["replaced"]]
-    if records:
-        add_folded(store, table, run, fragments, replaced, [n for name in records for n in tasks[name].ids])
+    damaged = sum(result.faults for result in results_of(runner, "parse", work, tasks))
+    written = [(t, r) for t in tasks if (r := read_record(store, table, run, t.name)) is not None]
+    if written:
+        fragments = [f for _, record in written for f in record.fragments]
+        replaced = [key for _, record in written for key in record.facts["replaced"]]
+        add_folded(store, table, run, fragments, replaced, [file for task, _ in written for file in task.ids])
         drop_records(store, table, run)
         store.index(table)
     return damaged

@@ -24,6 +24,7 @@ from raypipe.core.protocols import Model
 from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import StageCounters
+from raypipe.runs.pipeline.counters import summed
 from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
 from raypipe.store import Store
 from raypipe.store.parts import PlanRows, planned_ids
@@ -241,15 +242,6 @@ class WorkerConfig:
             engine_limits=self.engine_limits,
             process=process,
         )
-
-
-def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
-    """Adds up counts by stage."""
-    out: dict[str, StageCounters] = {}
-    for counts in counted:
-        for name, count in counts.items():
-            out.setdefault(name, StageCounters()).add(count)
-    return out
 
 
 OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | HandedBack | str)
