@@ -181,7 +181,7 @@ def run_record(
         digest=recipe.digest(),
         recipe=to_plain(recipe),
         stages=describe(recipe),
-        models=models_of(recipe),
+        models=models_of(recipe.models()),
         backend=worker.backend,
         device=worker.device,
         batch_invariant=worker.engine_limits.batch_invariant,

@@ -68,9 +68,9 @@ def compared_with(store: Store, run: Run) -> Run | None:
 
 
 def earlier_run(store: Store, questions: Container[str], before: str = "") -> Run | None:
-    """Returns the newest finished run that had some of these questions (ids). Returns None if none of the
-    last LOOKED_BACK runs did. Skips oracle runs, in which golds replaced a stage. If `before` is the id of
-    one of these runs, that run and newer runs are skipped."""
+    """Returns the newest of the last LOOKED_BACK runs that had some of these questions (ids), or None. Skips
+    oracle runs, in which golds replaced a stage. If the run `before` (an id) is among the last LOOKED_BACK,
+    skips that run and newer ones."""
     runs = recent(store, LOOKED_BACK)
     at = next((i for i, run in enumerate(runs, 1) if run.run == before), 0)
     systems = (run for run in runs[at:] if not run.oracle)
@@ -209,9 +209,8 @@ def _path(q: Question, stage: StageRecord | str) -> str:
 
 
 def _because(step: str, stages: Sequence[StageRecord], own: Mapping[str, Difference]) -> Difference | None:
-    """Returns the recipe's difference that may explain why results diverge at the stage `step`. It is the
-    difference of that stage, else of the nearest stage before it, else of a removed stage, else None. `own`
-    maps stages to their differences."""
+    """Returns the recipe's difference that may explain why results diverge at the stage `step`: that of the
+    stage, else of the nearest stage before it, else of a removed stage. `own`: stage -> difference."""
     names = [s.name for s in stages]
     for name in reversed(names[: names.index(step) + 1]):
         if name in own:

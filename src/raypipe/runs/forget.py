@@ -150,7 +150,7 @@ def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: C
     """Lists ids of the releases to end: they use a table with rows to remove, or one of the adapters."""
     held = {(table, v) for table, found in holding(store, gone, named).items() for v in found}
     ended = [r.id for r in roots(store).releases if not held.isdisjoint(r.tables.items())]
-    ended += [r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters)]
+    ended += [r.id for r in releases(store) if not adapters_named([r]).isdisjoint(adapters)]
     return list(dict.fromkeys(ended))
 
 

@@ -1,16 +1,12 @@
 """Prune: removal of all that no release, no recipe and no citation names.
 
-`release.roots` collects what the store has, and the roots: what must remain.
+`release.Roots` has all runs and releases of a store, and the roots among them: what must remain.
 
-- `runs`: all finished runs; `root_runs`: the last run of each recipe file, without --set if there is one.
-- `releases`: all releases; `root_releases`: those in the history, or rolled back since the last promotion.
-- `named`: tables that a root names or a living process reads; `ever_named`: tables of any run or release.
-
-A table is removed if it is in `ever_named` and not in `named`. A table that no finished run or release named
-remains, since an unfinished run may need it. Memo tables with replies of language models remain, too, since
-they were paid for: only `--replies MODEL` removes them. All other tables can be computed again from the
-sources. Also removed are answers of recipes without a root, records of old runs (`Roots.older`), sources that
-nothing cites, and faults that do not matter any more (`old_faults`).
+A table is removed if a run or release names it, no root does, and no living process reads it. A table that no
+finished run or release names remains, since an unfinished run may need it. Memo tables with replies of
+language models remain, too, since they were paid for: only `--replies MODEL` removes them. All other tables
+can be computed again from the sources. Also removed are answers of recipes without a root, records of old
+runs (`Roots.older`), sources that nothing cites, and faults that do not matter any more (`old_faults`).
 
 An adapter is removed if an older run or release names it and no root does. Cached replies of a graph's server
 are removed after their refresh period, since no run looks them up again. Checkpoints of a training, and
@@ -106,34 +102,34 @@ def _is_named_by_digest(name: str) -> bool:
 def _removals(
     store: Store, roots: release.Roots, now: float, min_age: timedelta, replies: Collection[str]
 ) -> Iterator[Removal]:
-    every, kept = (roots.runs, roots.releases), (roots.root_runs, roots.root_releases)
-    ids, kept_ids = ({r.id for r in releases} for _, releases in (every, kept))
+    every: list[Run | release.Release] = [*roots.runs, *roots.releases]
+    kept: list[Run | release.Release] = [*roots.root_runs, *roots.root_releases]
+    ids, kept_ids = ({r.id for r in releases} for releases in (roots.releases, roots.root_releases))
     yield from (Removal("release", r.id, len(r.tables)) for r in roots.releases if r.id not in kept_ids)
     tables = housekeeping.tables(store)
     orphans = Counter(
         name for table in tables for name in housekeeping.tagged(store, table) if name not in ids
     )
     yield from (Removal("tag", name, n) for name, n in sorted(orphans.items()))
-    paid = {table for table, _ in release.replies_named(*every)} - replies_given_up(roots, replies)
+    paid = {table for table, _ in release.replies_named(every)} - replies_given_up(roots, replies)
     unnamed = roots.ever_named - roots.named - paid
     dropped = [t for t in tables if _is_named_by_digest(t) and t in unnamed]
     yield from (Removal("table", table, store.count(table)) for table in dropped)
-    digests = {r.digest for r in roots.runs} - {r.digest for r in roots.root_runs}
-    for digest in sorted(digests - {r.digest for r in roots.root_releases}):
+    for digest in sorted({r.digest for r in roots.runs} - {r.digest for r in kept}):
         if rows := store.count("answers", f"recipe = X'{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in sorted(release.request_tables(*every) & set(tables) - set(dropped)):
+    for table in sorted(release.request_tables(every) & set(tables) - set(dropped)):
         if over := _expired(store, table, now):
             yield Removal("replies", table, len(over))
     if sources := uncited(store):
         yield Removal("sources", "cited by no question and no document", len(sources))
     remaining = {t for t in tables if t not in dropped}
-    older = [r for r in roots.older() if not (release.tables_named([r], []) & remaining) - roots.named]
+    older = [r for r in roots.older() if not (release.tables_named([r]) & remaining) - roots.named]
     yield from (Removal("run", r.run, r.questions) for r in older)
     if faults := old_faults(store, remaining, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
     trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, min_age.total_seconds())
-    ended = release.adapters_named(*every) - release.adapters_named(*kept)
+    ended = release.adapters_named(every) - release.adapters_named(kept)
     made = {n: adapters.adapter_recipe(store.files, n) for n in adapters.adapter_names(store.files)}
     given_up = [n for n, recipe in made.items() if str(recipe.get("adapter", "")) in ended]
     yield from (Removal("adapter", n, 0) for n in (*given_up, *parts_of_adapters))
@@ -146,7 +142,7 @@ def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
     """Returns the memo tables with replies of these language models, except tables that a root names or a
     process reads. Raises ConfError if no run or release names a model, or if no table is left for a model."""
     named = defaultdict[str, set[str]](set)
-    for table, name in release.replies_named(found.runs, found.releases):
+    for table, name in release.replies_named([*found.runs, *found.releases]):
         named[name].add(table)
     tables = set[str]()
     for name in models:

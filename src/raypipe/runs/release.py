@@ -17,7 +17,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.metrics.kinds import MeasureSummary
@@ -28,11 +27,12 @@ from raypipe.runs.changes import LOOKED_BACK
 from raypipe.runs.gates import MIN_SCORED, Gate, GateFailed, check, scored_of
 from raypipe.runs.pipeline.recipe_tables import searched_at
 from raypipe.runs.record import Run, answer_keys, recent
+from raypipe.runs.stage_records import ModelRecord, models_of
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.files import LIVE, RELEASES
 from raypipe.store.housekeeping import tables, tag, untag
 from raypipe.store.index import IndexSpec
-from raypipe.store.memo.memo import replies_of, request_replies_of
+from raypipe.store.memo.memo import request_replies_of
 from raypipe.store.segments import read_record, write_record
 from raypipe.store.tables import check_run
 
@@ -61,6 +61,12 @@ class Release:
     def title(self) -> str:
         """The recipe's name, with its --set values."""
         return titled(self.name, self.recipe.get("sets", ()))
+
+    @property
+    def models(self) -> tuple[ModelRecord, ...]:
+        """Models of the recipe, without entries that stand for no model."""
+        named = (Model(**fields) for fields in fields_of(self.recipe, Model))
+        return models_of(m for m in named if not m.absent)
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
         """Returns the recipe, to read but not to run, and its tables at the searched versions. Raises
@@ -270,8 +276,8 @@ def roots(store: Store) -> Roots:
     newer = [r.id for r in every].index(ids[-1]) + 1 if ids else len(every)
     root_releases = [r for i, r in enumerate(every) if r.id in ids or i >= newer]
     root_runs = last_of_each(runs)
-    named = tables_named(root_runs, root_releases) | read_now(store.files).keys()
-    return Roots(runs, root_runs, every, root_releases, named, tables_named(runs, every))
+    named = tables_named([*root_runs, *root_releases]) | read_now(store.files).keys()
+    return Roots(runs, root_runs, every, root_releases, named, tables_named([*runs, *every]))
 
 
 def last_of_each(runs: Sequence[Run]) -> list[Run]:
@@ -280,39 +286,28 @@ def last_of_each(runs: Sequence[Run]) -> list[Run]:
     return list({r.recipe.get("file") or r.recipe["name"]: r for r in ordered}.values())
 
 
-def tables_named(runs: Sequence[Run], promoted: Sequence[Release]) -> set[str]:
+def tables_named(named_by: Sequence[Run | Release]) -> set[str]:
     """Returns the tables that runs and releases read, and the memo tables of their models and graphs."""
-    found = {table for r in _both(runs, promoted) for table in r.tables}
-    identities = {m.identity for r in runs for m in r.models}
-    identities |= {model_identity(m) for m in _models(promoted)}
+    found = {table for r in named_by for table in r.tables}
+    identities = {m.identity for r in named_by for m in r.models}
     found |= {f"{kind}-{identity}" for kind in ("embeddings", "scores") for identity in identities}
-    found |= {table for table, _ in replies_named(runs, promoted)}
-    return found | request_tables(runs, promoted)
+    found |= {table for table, _ in replies_named(named_by)}
+    return found | request_tables(named_by)
 
 
-def replies_named(runs: Sequence[Run], promoted: Sequence[Release]) -> set[tuple[str, str]]:
+def replies_named(named_by: Sequence[Run | Release]) -> set[tuple[str, str]]:
     """Returns (memo table, model name) for each language model that runs and releases name."""
-    records = [m for r in runs for m in r.models if m.kind == "generator"]
-    found = {(m.replies or f"replies-{m.identity}", m.name) for m in records}
-    return found | {(replies_of(m).name, m.name) for m in _models(promoted) if m.kind == "generator"}
+    models = (m for r in named_by for m in r.models if m.kind == "generator")
+    return {(m.replies or f"replies-{m.identity}", m.name) for m in models}
 
 
-def _models(promoted: Sequence[Release]) -> list[Model]:
-    models = [Model(**fields) for r in promoted for fields in fields_of(r.recipe, Model)]
-    return [m for m in models if not m.absent]
-
-
-def _both(runs: Sequence[Run], promoted: Sequence[Release]) -> list[Run | Release]:
-    return [*runs, *promoted]
-
-
-def adapters_named(runs: Sequence[Run], promoted: Sequence[Release]) -> set[str]:
+def adapters_named(named_by: Sequence[Run | Release]) -> set[str]:
     """Returns the identities of the adapters of the models that runs and releases name."""
-    models = (m for r in _both(runs, promoted) for m in fields_of(r.recipe, Model))
+    models = (m for r in named_by for m in fields_of(r.recipe, Model))
     return {identity for m in models for _, identity in m["adapters"]}
 
 
-def request_tables(runs: Sequence[Run], promoted: Sequence[Release]) -> set[str]:
+def request_tables(named_by: Sequence[Run | Release]) -> set[str]:
     """Returns the memo tables with replies of the servers, such as a graph's, that runs and releases name."""
-    references = (ref for r in _both(runs, promoted) for ref in references_in(r.recipe))
+    references = (ref for r in named_by for ref in references_in(r.recipe))
     return {request_replies_of(ref["version"]).name for ref in references}

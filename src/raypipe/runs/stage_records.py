@@ -108,13 +108,15 @@ def chains(recipe: Recipe) -> dict[str, str]:
     return out
 
 
-def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
+def models_of(models: Iterable[Model]) -> tuple[ModelRecord, ...]:
+    """Describes models for a run's record."""
+
     def record(m: Model) -> ModelRecord:
         replies = replies_of(m).name if m.kind == "generator" else ""
         adopted = m.adopted.sentence(m.name) if m.adopted else ""
         return ModelRecord(m.name, m.kind, model_identity(m), m.weights, m.dtype, replies, m.unsent, adopted)
 
-    return tuple(map(record, recipe.models()))
+    return tuple(map(record, models))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,18 @@ def test_what_is_printed_while_ray_starts_is_shown_at_once_and_its_own_lines_aft
     assert done.stderr.splitlines() == ["starting Ray", "Ray's own"]
 
 
+QUIET = """
+from ray._private.worker import print_to_stdstream
+connection.join("local", init=lambda **options: None)
+print_to_stdstream({"lines": ["A worker died"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+print("a result")
+"""
+
+
+def test_a_message_of_ray_about_a_dead_worker_is_not_printed_among_results():
+    assert said(QUIET).splitlines() == ["a result"]
+
+
 OWN = """
 import os, ray
 from raypipe.runs.cluster import connection

@@ -139,7 +139,8 @@ def _node_sizes(nodes: Sequence[Node]) -> str:
 
 
 def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
-    """Places one actor on the node that holds most actors with such `needs`. Returns the free resources."""
+    """Places one actor on the node that holds most actors with such `needs`, if one has room. Returns the
+    resources that remain free."""
     best = max(range(len(nodes)), key=lambda i: holds(nodes[i], needs), default=None)
     if best is None or not holds(nodes[best], needs):
         return list(nodes)

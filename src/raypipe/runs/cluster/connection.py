@@ -69,7 +69,7 @@ def connect(address: str, imports: str = "") -> None:
             # ~/.ray: from then on `ray start` requires it, while `ray job submit` does not send it.
             if os.environ.keys().isdisjoint(TOKENS):
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # as long as Ray's own
-        # Ray's core prints errors that actors cannot restart without this process. They end with it anyway.
+        # Ray's core prints that actors cannot restart without this process, with which they end anyway.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Silences progress lines, as raypipe prints its own, and dead workers, which are retried or raised.
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
@@ -135,6 +135,9 @@ def join(
     """Calls `ray.init` up to `tries` times, since a Ray that starts or is overloaded may not reply in time.
     The first pause is `pause_s`; each further pause is twice as long. Raises ConfError after the last try,
     and ValueError for an option or address that can never be right."""
+    # Even without `log_to_driver`, Ray prints its messages about dead workers to standard output, among
+    # results. raypipe retries or reports the work of such a worker.
+    ray._private.worker._worker_logs_enabled = False
     backoff = Backoff(tries, pause_s)
     host, colon, port = address.rpartition(":")
     elsewhere = colon and port.isdigit() and "/" not in host

@@ -5,8 +5,8 @@ engines (`engines.replicas` with `min` and `max`) join and leave meanwhile. Each
 placement group. The group is requested only if the nodes (with an autoscaler, the nodes that it can start)
 still have room for the workers. If a further engine dies, another is requested, but not after MOST_FAILURES
 failed starts. All further engines end if another job waits for its first engines; otherwise two jobs could
-each hold half of what they need. A thread of the driver does this; workers learn of it from
-`models.engine_actors`.
+each hold half of what they need. A thread of the driver starts and ends further engines; workers learn of
+them from `models.engine_actors`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ Pools: TypeAlias = Mapping[PoolName, Pool]
 
 
 class Whole:
-    """Work whose only operator computes a part and stores it, too. The sink only passes the outcome on."""
+    """Work whose single operator computes and stores a part. The sink only passes the outcome on."""
 
     key: ClassVar[Key] = "id"
     in_hand: ClassVar[int] = 0

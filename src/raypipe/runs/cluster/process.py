@@ -42,9 +42,9 @@ NOTE_S = 1.0  # seconds between two notes of a process on its part; a note takes
 
 
 class Alarm:
-    """Time limits on concurrent pieces of work; the process ends if one takes too long. Nothing inside a
-    process can interrupt a library that loops in C code. So a kernel timer sends a signal without a handler,
-    which ends the process. The owner of the process sees its death and decides on the work."""
+    """Time limits on concurrent pieces of work; the process ends if one piece takes too long. Nothing inside
+    a process can interrupt a library that loops in C code, so a kernel timer sends a signal without a
+    handler. The owner of the process sees the death and decides on the work."""
 
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}  # piece -> its deadline on the monotonic clock
@@ -70,7 +70,7 @@ class Alarm:
 
 
 def worker_name() -> str:
-    """Returns a name of this process: its node with its GPUs, or with its process id."""
+    """Returns a name of this process: its node, with the GPUs or else the process id."""
     context = ray.get_runtime_context()
     gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
     node = f"node {context.get_node_id()[:8]}"  # a host may have several
@@ -127,7 +127,7 @@ class GraphRun:
     name: str  # unique for each graph
     worker: WorkerConfig
     limits: Timeouts
-    records: tuple[str, str] | None  # table and run of the parts' completion records; None: it has no records
+    records: tuple[str, str] | None  # table and run of the parts' completion records; None: no records
 
     def halted(self) -> bool:
         return self.records is not None and halted(Store.open(self.worker.store), *self.records) is not None

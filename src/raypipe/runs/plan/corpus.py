@@ -104,8 +104,8 @@ class CorpusPlanner:
 
     def _work(self, stage: Stage[CorpusStep], todo: Ids, exact: bool) -> StepPlan:
         """Plans a stage that processes source by source. Counts its sources, or its calls if it calls models;
-        math.inf if the step states no bound. `todo`: sources to process; `exact`: False: parsing comes first
-        and may fail for some."""
+        math.inf if the step states no bound. `todo`: sources to process. `exact` False: some of these may
+        fail before, in parsing."""
         name, every = stage.name, len(self.wanted.joined(todo))
         works, known = not step_contract.asked_models(stage.step), is_bounded(stage.step)
         mine, before = _among(self._unsplit, todo), self._had(name, self._unsplit)

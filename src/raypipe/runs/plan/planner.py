@@ -141,7 +141,7 @@ def plan(
     return Plan(
         tuple(steps),
         changed=context.changed(),
-        adopted=tuple(m.adopted for m in models_of(recipe) if m.adopted),
+        adopted=tuple(m.adopted for m in models_of(recipe.models()) if m.adopted),
         ann=tuple(ann_states(store, recipe)),
         twice=_chats_twice(recipe, pipeline.worker, measured, steps),
     )

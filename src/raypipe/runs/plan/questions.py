@@ -81,11 +81,11 @@ class QuestionPlanner:
     def _plan(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool, had: set[str], sure: bool
     ) -> StepPlan:
-        """Plans a question stage. Calls are possible for rows that no run answered with the same chain, and
-        for rows requested again (`_settled`). `plain`: each request follows from the question only. `had`:
-        ids of questions that the last run answered. `sure`: no earlier fault can keep a row out."""
-        settled, again = self._settled(stage, bounds, plain)
-        calls = {i: b.calls for i, b in bounds.items() if i not in settled}
+        """Plans a question stage. A row can need calls if no run answered it with the same chain, or if the
+        stage requests it again. `plain`: each request follows from the question only. `had`: ids of questions
+        that the last run answered. `sure`: no earlier fault can keep a row out."""
+        done, again = self._without_requests(stage, bounds, plain)
+        calls = {i: b.calls for i, b in bounds.items() if i not in done}
         exact, distinct = not any(calls.values()), 0
         if plain and not exact:
             calls, exact, distinct = self._new_requests(stage, [self._todo[i] for i in calls])
@@ -141,11 +141,12 @@ class QuestionPlanner:
         last = self._context.last
         return {id for id, k in answer_keys(self._store, last.run).items() if k.kept} if last else set()
 
-    def _settled(
+    def _without_requests(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool
     ) -> tuple[set[str], dict[str, str]]:
         """Divides the rows that a run answered with the same chain. Returns the ids of rows without requests,
-        and id -> reason for others: a cached value is lost or expired, or a field of the stage may differ."""
+        and id -> reason of each other row: lost or expired, for a cached value of this stage or of an earlier
+        stage whose result this stage reads."""
         found: dict[str, str] = {}  # id -> digest of the recipe
         chain = self._context.stages[stage.name].chain
         for by, stages in self._answerers.items() if not self._context.fresh else ():

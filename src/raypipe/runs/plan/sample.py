@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -118,10 +119,8 @@ def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
     whole = pa.concat_tables([t.select(["source", "fault"]) for t in (texts, made)])
     broken = set(arrow.id_texts(whole["source"].filter(whole["fault"].is_valid())))
     sizes, chunks = {s.id: len(s.content) for s in sources if s.id not in broken}, fine(made)
-    counts = chunks["source"].value_counts()
-    named = arrow.id_texts(counts.field("values"))
-    counted = dict(zip(named, counts.field("counts").to_pylist(), strict=True))
-    each = {id: counted.get(id, 0) for id in sizes}
+    counted = Counter(arrow.id_texts(chunks["source"]))
+    each = {id: counted[id] for id in sizes}
     text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
     spans = set(zip(*(chunks[n].to_pylist() for n in ("source", "parent_start", "parent_end")), strict=True))
     count = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)

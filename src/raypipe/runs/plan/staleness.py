@@ -44,8 +44,8 @@ from raypipe.store.sources import by_source
 
 
 def unfinished_ids(store: Store, what: str, table: str, missing: Ids) -> Ids:
-    """Returns the ids in unfinished parts of a killed run, then the missing ids that the run had not planned.
-    Without a killed run, returns `missing`. `what`: name of the work."""
+    """Returns the ids in unfinished parts of a killed run, then the missing ids that the run did not plan.
+    Returns `missing` if no run was killed. `what`: name of the work."""
     run = begun(store, what)
     if run is None:
         return missing
