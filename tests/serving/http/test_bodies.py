@@ -124,9 +124,9 @@ def test_a_body_that_waits_while_the_gateway_stands_still_is_read():
         halves = [QUESTION[:5], QUESTION[5:]]
         request = asyncio.create_task(post(app, halves, len(QUESTION), 0.2))
         await asyncio.sleep(0)
-        time.sleep(1.0)  # the event loop runs nothing, and the second half waits
-        status, headers, _ = await request
-        assert status == 503 and b"connection" not in headers, "the body is read, and there is no answer"
+        time.sleep(1.0)  # the event loop runs nothing, and the rest waits
+        status, _, read = await request
+        assert (status, read) == (499, 3), "it is read until the client leaves"
 
     asyncio.run(scene())
 
@@ -135,7 +135,7 @@ def test_a_gateway_that_cannot_read_a_body_in_time_blames_itself():
     app = app_with(body_timeout_s=0.2)
 
     async def scene():
-        request = asyncio.create_task(post(app, [QUESTION[:5]], len(QUESTION), 5.0))
+        request = asyncio.create_task(post(app, [QUESTION[:5]], len(QUESTION), 60.0))
         while not request.done():
             await asyncio.sleep(0)
             time.sleep(0.1)

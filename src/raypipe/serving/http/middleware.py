@@ -202,12 +202,12 @@ async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInF
 
 
 async def _in_time(reading: Coroutine[Any, Any, None], limit_s: float) -> None:
-    """Awaits the reading of a body. Raises RequestRefused if it takes longer than `limit_s`. Time in which
-    the event loop stood still does not count, since a body that has arrived is then not read. If that was
-    half of the time or more, the error blames this gateway, not the client."""
+    """Awaits the reading of a body for TICKS ticks, together `limit_s`. A tick that ends late, because the
+    event loop was held up, still counts as one: the client gets more time, not less. Raises RequestRefused if
+    the body is then not read. If the ticks took over twice `limit_s`, the error blames this gateway."""
     task, start = asyncio.ensure_future(reading), time.monotonic()
     try:
-        for _ in range(TICKS):  # a tick counts as one, however late the loop ends it
+        for _ in range(TICKS):
             done, _ = await asyncio.wait({task}, timeout=limit_s / TICKS)
             if done:
                 return task.result()
