@@ -24,14 +24,14 @@ from raypipe.metrics.paired_tests import PairedDifference
 
 INTERVAL = "95 % interval"
 GAIN = ("fitted is better by", INTERVAL, "p", "verdict")
-RELIABILITY = ("P(right), mean of a bin", "answers", "share right", "95 % interval")
+RELIABILITY = ("P(right), mean of a bin", "answers", "share right", INTERVAL)
 FEATURES_SHOWN = 8  # largest effects first; the fit's .json has all
 
 
 def print_fit(console: Console, found: DecideFitReport | FuseFitReport) -> None:
     """Prints a fit of `decide` or `fuse`. The scores on the unseen half come first."""
-    rows = list[list[str]]()
-    score = found.measure, INTERVAL
+    heads: tuple[str, ...]
+    rows, score = list[list[str]](), (found.measure, INTERVAL)
     if isinstance(found, DecideFitReport):
         step, left = "decide", found.not_scored
         heads = ("answers are given by", "threshold", *score, "answered", "right", *GAIN)
