@@ -182,7 +182,7 @@ async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInF
     body = bytearray()
 
     async def read() -> None:
-        with ExitStack() as stack:  # a body that is refused leaves its room to others at once
+        with ExitStack() as stack:  # a refused body frees its bytes immediately
             count = stack.enter_context(in_flight.body(size))
             async for chunk in request.stream():
                 if len(body) + len(chunk) > limits.max_body_bytes:
