@@ -71,6 +71,19 @@ def test_gates_hold_a_run_against_the_live_one(folder: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["gates"] == ["not-worse:2"]
 
 
+def test_a_release_and_a_run_of_another_question_with_the_same_id_are_not_compared_on_it(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "world", 8, pages=3, seed=9, page_chars=1000)
+    bench = Bench(tmp_path, tmp_path / "world")
+    bench.run(SURE, out="before")
+    assert main(["promote", str(tmp_path / "before")]) == 0
+    first, *others = bench.lines()
+    bench.run(SURE, data=bench.data([{**first, "query": "who else?"}, *others]), out="after")
+    (found,) = compare("live", tmp_path / "after", store=tmp_path / "store").comparisons
+    assert found.other_questions == (first["interaction_id"],)
+
+
 @pytest.mark.parametrize("gate", ["better:0.1", "not-worse:0", "not-better"])
 def test_a_gate_that_is_none_says_what_is_expected(
     folder: Path, gate: str, capsys: pytest.CaptureFixture[str]

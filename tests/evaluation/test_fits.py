@@ -253,6 +253,7 @@ def test_a_fit_of_fuse_is_what_a_run_with_it_scores_on_the_half_that_it_has_not_
         fit_fuse(again.folder.path, 1)  # the other half is the one that the weights were fitted to
     assert main(["fit", "fuse", str(done.folder.path), "--scores", "bm25,dense", "--measure", "map"]) == 0
     said = capsys.readouterr().out
+    assert re.search(r"^weights +map +95 % interval", said, re.MULTILINE), "the measure heads its column"
     assert "that the fit has not seen" in said and "--set fuse.fitted=" in said
     assert (done.folder.path / "fit-fuse.json").exists()
 

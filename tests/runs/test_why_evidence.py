@@ -4,13 +4,18 @@ import json
 import re
 
 import pytest
-from reruns import FAKES
+from reruns import FAKES, Bench
 
 from raypipe.api.cli.main import main
+from raypipe.core import arrow
+from raypipe.core.records import Question
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.plans import print_changes
 from raypipe.runs.changes import changes
+from raypipe.runs.pipeline.ingest_folder import ingest_folder
 from raypipe.runs.record import read
-from raypipe.store import Store
+from raypipe.store import Store, put
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +82,18 @@ def text_at(bench, evidence):
     store = Store.open(str(bench.folder / "store"))
     [text] = store.rows(table, "source", [evidence["source"]], ["text"])["text"].to_pylist()
     return text[slice(*evidence["span"])]
+
+
+def test_why_names_the_file_of_evidence_that_no_citation_names(tmp_path, capsys):
+    bench = Bench(tmp_path, tmp_path)
+    pipe = bench.pipeline(SURE)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "pump.txt").write_text("The pump has a warranty of two years. It weighs six kilos.")
+    ingest_folder(pipe.store, tmp_path / "docs", (), pipe.progress)
+    put(pipe.store, "questions", arrow.question.table([Question("q", "how long is the pump's warranty?")]))
+    evaluate(pipe, [], tmp_path / "out", EvalOptions())
+    _, out, _ = told(capsys, bench, "out", "q")
+    assert re.search(r"^evidence: .* pump.txt$", out, re.MULTILINE)
 
 
 def test_why_takes_the_beginning_of_an_id_and_lists_those_that_share_it(bench, capsys):

@@ -52,7 +52,6 @@ from raypipe.serving.capture import redaction
 from raypipe.serving.http import create_app
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.mcp_tools import serve_stdio
-from raypipe.serving.query import AnswererProtocol
 from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.store import Store, StoreError
 from raypipe.store.fields import fields_now
@@ -283,7 +282,7 @@ class OpeningRouter:
     def __init__(self) -> None:
         self.opened: asyncio.Future[Router] = asyncio.get_running_loop().create_future()
 
-    async def current(self) -> AnswererProtocol:
+    async def current(self) -> Answerer:
         """Waits for the answerer, and returns it. Raises RequestRefused after OPEN_WAIT_S seconds, or if
         opening failed, because clients show this error, but hide the output of the process."""
         await asyncio.wait({self.opened}, timeout=OPEN_WAIT_S)

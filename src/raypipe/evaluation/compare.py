@@ -283,9 +283,7 @@ def _refuse(
         id = min(other)
         said += f" of which {len(other)} name other questions ({id}: {a.texts[id]!r} and {b.texts[id]!r})"
     elif kept:
-        said += (
-            f", of which {len(kept)} are answers that --only-new kept from an earlier run: eval without it"
-        )
+        said += f", of which --only-new kept {len(kept)} from an earlier run: eval without it"
     elif common:
         scored = [sum(measure in run.values[q] for q in common) for run in (a, b)]
         raise DataError(

@@ -19,7 +19,7 @@ from raypipe.core.bounded_rows import batches
 from raypipe.core.records import IDK
 from raypipe.evaluation.collect import CollectedAnswers
 from raypipe.evaluation.golds import Scoring
-from raypipe.evaluation.judge import Judge, Spend
+from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.judged_run import PersonLabels, labelled
 from raypipe.evaluation.result_table import verdict_of
 from raypipe.metrics import kinds
@@ -51,7 +51,6 @@ from raypipe.runs.run_parts import (
 )
 from raypipe.runs.stage_records import describe, models_of
 from raypipe.steps.generate import Generate
-from raypipe.store import Store
 
 # Names of the counts of repairs that readers made to the input.
 NORMALISED = (
@@ -88,28 +87,27 @@ class ScoredAnswers:
 
 
 def score_answers(
-    store: Store,
-    recipe: Recipe,
+    pipeline: Pipeline,
     answers: CollectedAnswers,
     scoring: Scoring,
+    done: RunCounters,
     judge: Judge | None,
     labels: PersonLabels | None,
     fresh: bool,
-    spend: Spend | None,
-    counts: Counts,
 ) -> ScoredAnswers:
-    """Scores the collected answers of a recipe. `judge` decides answers that the rule leaves open; without
-    it, only `labels` do. `labels` are people's, and outrank rule and judge. `fresh` ignores the judge's
-    cached replies. `spend` checks a cap before the judge's calls. `counts` maps stages to counters."""
-    rows, said = list(answers.rows), None
+    """Scores the collected answers of a run. `judge` decides answers that the rule leaves open; without it,
+    only `labels` do. `labels` are people's, and outrank rule and judge. `fresh` ignores the judge's cached
+    replies. `done` has the counters of the run; a cap on them also stops the judge."""
+    rows, said, caps = list(answers.rows), None, pipeline.caps
     if judge is not None:
-        replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
+        spend = (lambda asked: caps.check(done, pipeline.clock.total(), asked)) if caps.any else None
+        replies, said = judge.ask(pipeline.store, rows, answers.texts, fresh, spend)
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
     if labels is not None:
         rows = labelled(rows, labels)
     cut = list[CutReplies]()
-    for stage in recipe.question:
-        calls = counts.get(stage.name, StageCounters()).calls
+    for stage in pipeline.recipe.question:
+        calls = done.counts.get(stage.name, StageCounters()).calls
         short, replies_of = calls.tokens.cut, calls.replies.computed + calls.replies.cached
         if isinstance(step := stage.step, Generate):  # its replies are stored, at most one per question
             short, replies_of = answers.cut[step.into], answers.replies[step.into]

@@ -157,13 +157,10 @@ def _scored(
     fresh: bool,
 ) -> ScoredAnswers:
     """Collects and scores the answers. Deletes the folder's old record, and writes the table of results."""
-    recipe, caps, clock = pipeline.recipe, pipeline.caps, pipeline.clock
-    spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
-    with clock.part("scoring"), ResultTable(folder.results) as results:
+    with pipeline.clock.part("scoring"), ResultTable(folder.results) as results:
         answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
-        asked_of = judge, labels, fresh, spend, done.counts
-        with about(recipe=recipe.digest()):
-            scored = score_answers(pipeline.store, recipe, answers, scoring, *asked_of)
+        with about(recipe=pipeline.recipe.digest()):
+            scored = score_answers(pipeline, answers, scoring, done, judge, labels, fresh)
         withdraw(folder.path)  # deletes the old record: the folder is incomplete until the new one is written
         results.about |= {"run": run, "store": pipeline.store.uri}
         results.finish(scored.rows, scored.marks, scored.scores, misses(answers.lost, scored.right))

@@ -196,7 +196,7 @@ def kept_answers(store: Store, questions: Iterable[Question]) -> dict[str, Answe
     if (before := earlier_run(store, by_id)) is None:
         raise ConfError(
             f"--only-new: expected a finished run in {store.uri} that answered some of these "
-            f"{len(by_id)} questions, found none. Leave it out"
+            f"{len(by_id)} questions, found none. Leave --only-new out"
         )
     keys = {k.key: k for id, k in answer_keys(store, before.run).items() if id in by_id}
     found = {}

@@ -21,7 +21,7 @@ from raypipe.recipes.serialize import description
 from raypipe.recipes.wiring import fits_of, has_seen
 from raypipe.runs.record import Run, answer_keys, read
 from raypipe.runs.run_parts import RunFolder
-from raypipe.store import Store
+from raypipe.store import Store, ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,14 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
     golds = arrow.gold.records(store.rows("golds", "question", list(found)))
     labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
+    asked = store.dataset("questions", record.tables["questions"])  # as the run read them
+    columns = ids.rows(asked, "id", list(found), ["id", "text"]).columns
+    texts = dict(zip(*(c.to_pylist() for c in columns), strict=True))
     fits = fits_of(description(record.recipe)).values()
-    texts = store.rows("questions", "id", list(found), ["id", "text"]).to_pylist() if fits else []
-    seen = frozenset(r["id"] for r in texts if has_seen(fits, r["text"]))
+    seen = frozenset(q for q, text in texts.items() if has_seen(fits, text))
     kept = frozenset(q for q, k in keys.items() if k.kept)
     run = ScoredRun(name, record.rule, record.judged_by, found, labels, record, kind=record.kind)
-    return replace(run, verdicts=verdicts, seen=seen, kept=kept)
+    return replace(run, verdicts=verdicts, seen=seen, texts=texts, kept=kept)
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:

@@ -39,7 +39,7 @@ LISTED = 10  # ids that a message lists, at most
 class AnswerQuote:
     """A quote in a reply of the answer."""
 
-    url: str | None  # address of the page; None: the source is not from a citation
+    url: str | None  # address of the page or file; None: no citation and no folder has the source
     source: str  # source id
     span: Span  # place in the source's parsed text
     quote: str  # the text of that span
@@ -168,6 +168,8 @@ def why(store: Store, record: Run, row: str) -> Explanation:
 def _answer(explained: Explanation, index: LanceIndex, answered: Question) -> Explanation:
     """Adds the stored answer with its quotes and replies."""
     url, quotes = urls(answered), quotes_of(answered)
+    if unnamed := [q.source for q in quotes if not url.get(q.source)]:
+        url |= index.fields().urls(unnamed)  # of another question's citation, or of a file of a folder
     texts = asyncio.run(index.texts([chunk_id(q.source, q.span) for q in quotes])) if quotes else []
     evidence = [
         AnswerQuote(url.get(q.source), q.source, q.span, t) for q, t in zip(quotes, texts, strict=True)

@@ -11,7 +11,7 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -98,7 +98,7 @@ class Answerer:
         self._snapshot_lock = asyncio.Lock()
 
     async def current(self) -> Answerer:
-        """Returns itself, since this answerer's recipe does not change. Implements `query.ReleaseRouter`."""
+        """Returns itself, since this answerer's recipe does not change. Implements `ReleaseRouter`."""
         return self
 
     async def ready(self) -> list[str]:
@@ -259,6 +259,12 @@ class Answerer:
             return await asyncio.to_thread(self._open_snapshot)
         except StoreError as e:
             raise NotReady(str(e)) from e
+
+
+class ReleaseRouter(Protocol):
+    """Interface that chooses an answerer for each request. The chosen answerer answers the whole request."""
+
+    async def current(self) -> Answerer: ...
 
 
 async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> SourcePlaces:

@@ -1,19 +1,14 @@
-"""Request, result and progress listener of a question, and the interface between routes and answerers."""
+"""Request, result and progress listener of a question."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
 from raypipe.core.llm import Chat
 from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
 from raypipe.text.context import Place, place
 from raypipe.text.filters import Filters
-
-if TYPE_CHECKING:
-    from raypipe.recipes.recipe import Recipe
-    from raypipe.serving.store_snapshot import StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +104,3 @@ class QueryResult:
     others: tuple[Evidence, ...] = ()  # other values that sources state for the answer, newest first
     asked: Question | None = None  # the question with its searched citations; None: no search began in time
     answer_id: str | None = None  # id of the captured answer, for feedback; None: it is not captured
-
-
-class AnswererProtocol(Protocol):
-    """Interface by which routes ask questions; `serving.answerer.Answerer` implements it."""
-
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def release(self) -> str | None: ...
-    async def ready(self) -> list[str]: ...
-    async def snapshot(self) -> StoreSnapshot: ...
-    async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
-    async def retrieve(self, request: QueryRequest) -> QueryResult: ...
-
-
-class ReleaseRouter(Protocol):
-    """Interface that chooses an answerer for each request. The chosen answerer answers the whole request."""
-
-    async def current(self) -> AnswererProtocol: ...

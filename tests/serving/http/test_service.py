@@ -125,7 +125,8 @@ def test_a_question_that_is_not_stored_searches_the_whole_store(filled):
 def test_it_is_not_ready_until_the_tables_exist_but_answers_from_a_requests_own_pages(world, tmp_path):
     app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     page = {"page_result": "<p>Ada wrote the first program.</p>"}
-    health, ready = send(app, ("GET", "/healthz", {}), ("GET", "/readyz", {}))
+    head, health, ready = send(app, ("HEAD", "/healthz", {}), ("GET", "/healthz", {}), ("GET", "/readyz", {}))
+    assert head.status_code == 200 and head.headers == health.headers and not head.content
     assert health.status_code == 200
     assert ready.status_code == 503 and int(ready.headers["retry-after"]) > 0
     assert str(tmp_path) not in ready.text

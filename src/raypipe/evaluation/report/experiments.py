@@ -22,24 +22,25 @@ from raypipe.evaluation.report.formatting import (
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.paired_tests import PairedDifference
 
-SCORE, GAIN = ("score", "95 % interval"), ("fitted is better by", "95 % interval", "p", "verdict")
-DECIDE = ("answers are given by", "threshold", *SCORE, "answered", "right", *GAIN)
-FUSE = ("weights", "", *SCORE, *GAIN)
-RELIABILITY = ("P(right), mean of a bin", "answers", "share right", "95 % interval")
+INTERVAL = "95 % interval"
+GAIN = ("fitted is better by", INTERVAL, "p", "verdict")
+RELIABILITY = ("P(right), mean of a bin", "answers", "share right", INTERVAL)
 FEATURES_SHOWN = 8  # largest effects first; the fit's .json has all
 
 
 def print_fit(console: Console, found: DecideFitReport | FuseFitReport) -> None:
     """Prints a fit of `decide` or `fuse`. The scores on the unseen half come first."""
     heads: tuple[str, ...]
+    rows, score = list[list[str]](), (found.measure, INTERVAL)
     if isinstance(found, DecideFitReport):
-        step, left, heads, rows = "decide", found.not_scored, DECIDE, list[list[str]]()
+        step, left = "decide", found.not_scored
+        heads = ("answers are given by", "threshold", *score, "answered", "right", *GAIN)
         for p in found.unseen:
             threshold = "" if p.threshold is None else f"{p.threshold:.3f}"
             cells = [p.policy, threshold, signed(p.score), _ends(p), share(p.answered)]
             rows.append([*cells, "none" if p.right is None else share(p.right), *_gain(p)])
     else:
-        step, left, heads, rows = found.step, found.left_out, FUSE, list[list[str]]()
+        step, left, heads = found.step, found.left_out, ("weights", "", *score, *GAIN)
         for w in found.unseen:
             weights = ", ".join(f"{name} {value:.3g}" for name, value in w.weights.items())
             rows.append([w.weighing, weights, measured(w.score), _ends(w), *_gain(w)])

@@ -14,7 +14,8 @@ from fastapi import Depends, FastAPI, Path, Request, Response
 from fastapi.responses import HTMLResponse
 
 from raypipe.core.errors import ConfError
-from raypipe.serving.access import KeyFilter, ServerConfig
+from raypipe.serving.access import ServerConfig
+from raypipe.serving.answerer import Answerer, ReleaseRouter
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import chat, errors, listing, mcp_tools, replies, requests, stream
 from raypipe.serving.http.chat import ChatBody, ChatCompletion, ChatModel, ModelList
@@ -33,7 +34,7 @@ from raypipe.serving.http.middleware import (
 from raypipe.serving.http.openapi import CHAT, STATUSES, openapi_document, responses, takes
 from raypipe.serving.http.replies import AnswerResponse, RetrieveResponse
 from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody, RetrieveBody
-from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, ReleaseRouter
+from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
 from raypipe.text import web_page
 from raypipe.text.filters import ConditionError
 
@@ -103,11 +104,11 @@ class Routes:
         async with self._large_bodies:
             return await asyncio.to_thread(requests.parse_body, kind, body, self._limits)
 
-    async def _answerer(self, request: Request) -> AnswererProtocol:
+    async def _answerer(self, request: Request) -> Answerer:
         """Returns the answerer for a request. Refuses a recipe that searches the whole store if the key may
         search only a part."""
         answerer = await self._router.current()
-        if key_filter(request).filters and answerer.recipe.searches_all():
+        if request.state.key_filter.filters and answerer.recipe.searches_all():
             detail = "This recipe searches the whole store, but this key may search only a part of it."
             raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
         return answerer
@@ -115,7 +116,7 @@ class Routes:
     def _query(
         self, request: Request, body: requests.QuestionBody, include: Collection[requests.Include] = ()
     ) -> QueryRequest:
-        query, key = requests.query_request(body, self._limits.deadline_s, include), key_filter(request)
+        query, key = requests.query_request(body, self._limits.deadline_s, include), request.state.key_filter
         return replace(query, asker=key.name, key_filter=key.filters)
 
     async def answer(self, request: Request) -> AnswerResponse | Response:
@@ -160,7 +161,7 @@ class Routes:
         body = await self._body(ListingBody, request)
         answerer = await self._answerer(request)
         with self._slots.slot():
-            over, filters = await answerer.snapshot(), key_filter(request).filters
+            over, filters = await answerer.snapshot(), request.state.key_filter.filters
             return await until_disconnect(request, listing.listing(over, body, filters, answerer.release))
 
     async def chat(self, request: Request) -> Any:
@@ -176,7 +177,7 @@ class Routes:
 
     async def _answer(
         self,
-        answerer: AnswererProtocol,
+        answerer: Answerer,
         query: requests.QueryBody,
         listener: Listener,
         request: Request,
@@ -191,13 +192,12 @@ class Routes:
             result = self._capture.keep(asked, result)
         self._metrics.question_answered(result)
         if whole:
-            q = result.question
-            fields = {"outcome": q.outcome, "degraded": list(q.degraded), "release": result.release}
-            request.state.log_fields.update(fields)
+            q, fields = result.question, request.state.log_fields
+            fields.update(outcome=q.outcome, degraded=list(q.degraded), release=result.release)
         return replies.answer_response(result, query.include)
 
     async def _reply(
-        self, request: Request, answerer: AnswererProtocol, query: requests.QueryBody, encode: Encode | None
+        self, request: Request, answerer: Answerer, query: requests.QueryBody, encode: Encode | None
     ) -> AnswerResponse | Response:
         """Answers a question; with `encode`, streams the answer. A stream takes its slot before it begins, so
         that a refusal is still an HTTP status. The slot and the bytes in flight are released when the answer
@@ -227,15 +227,15 @@ class Routes:
 
     async def feedback(self, request: Request) -> Any:
         """Stores a verdict, the right answer, or both, with the captured answer."""
-        body = await self._body(FeedbackBody, request)
+        body, key = await self._body(FeedbackBody, request), request.state.key_filter
         if self._capture is None:
             detail = "This endpoint captures no answers: it was started without `--capture`."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
-        if key_filter(request).filters:
+        if key.filters:
             detail = "Answers to this key are not captured, since it has a filter: no feedback is kept."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
         try:
-            await self._capture.feedback(key_filter(request).name, body.answer_id, body.verdict, body.text)
+            await self._capture.feedback(key.name, body.answer_id, body.verdict, body.text)
         except UnknownAnswer:
             detail = "Unknown answer: expected the answer_id of a reply to this key that is still kept."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail) from None
@@ -249,7 +249,7 @@ class Routes:
         """Shows the rows of the tables, the recipe, the release, and some stored questions. Rows and
         questions are empty for a key with a filter."""
         answerer = await self._answerer(request)
-        snapshot, whole = await answerer.snapshot(), not key_filter(request).filters
+        snapshot, whole = await answerer.snapshot(), not request.state.key_filter.filters
         rows = await asyncio.to_thread(snapshot.row_counts)
         recipe = answerer.recipe
         return {
@@ -295,11 +295,6 @@ def holding(route: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
             return await route(request, **path)
 
     return handle
-
-
-def key_filter(request: Request) -> KeyFilter:
-    key: KeyFilter = request.state.key_filter
-    return key
 
 
 def create_app(

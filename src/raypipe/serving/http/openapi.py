@@ -25,7 +25,8 @@ STATUSES = {
     413: "Body too large",
     415: "Body is not JSON",
     429: "Too many requests; retry later",
-    503: "No tables or no release yet, or a model that every answer needs is unavailable; retry later",
+    503: "No tables or no release yet, endpoint too busy, or a model that every answer needs is unavailable; "
+    "retry later",
 }
 
 CHAT = "/v1/chat/completions"

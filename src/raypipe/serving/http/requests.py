@@ -1,10 +1,9 @@
 """Request bodies: their fields, their checks, and the query that each one makes.
 
-    {"query": "who directed the film?", "time": "03/05/2024, 23:18:31 PT", "deadline_s": 10, "include":
-    ["hits"],
+    {"query": "who directed the film?", "time": "03/05/2024, 23:18:31 PT", "deadline_s": 10,
+     "include": ["hits"], "filters": {"hosts": ["example.org"]},
      "documents": [{"page_name": "...", "page_url": "...", "page_snippet": "...", "page_result": "<html>...",
-                    "page_last_modified": "..."}],
-     "filters": {"hosts": ["example.org"]}}
+                    "page_last_modified": "..."}]}
 
 A body is parsed as the readers parse files, so equal pages become equal sources. An unknown field is refused,
 so that no misspelt option is ignored. An error message gives the place of a mistake and the allowed values,
@@ -189,7 +188,8 @@ class QueryOptions(StrictBody):
             if text:
                 moment(text)
         except DataError:
-            raise mistake(TIME_ALLOWED) from None
+            expected = "MM/DD/YYYY, HH:MM:SS PT (or ET), or YYYY-MM-DD with or without HH:MM:SS"
+            raise mistake(f"expected {expected}; leave it out if it is not known") from None
         return text
 
     @field_validator("deadline_s")
@@ -199,12 +199,6 @@ class QueryOptions(StrictBody):
         if limits is not None and seconds is not None and seconds > limits.max_deadline_s:
             raise mistake(f"expected at most {limits.max_deadline_s:g} seconds")
         return seconds
-
-
-TIME_ALLOWED = (
-    "expected MM/DD/YYYY, HH:MM:SS PT (or ET), or YYYY-MM-DD with or without HH:MM:SS; leave it out if it is "
-    "not known"
-)
 
 
 class QuestionBody(QueryOptions):
