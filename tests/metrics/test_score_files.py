@@ -15,7 +15,7 @@ import pytest
 from raypipe.api.scores import score_crag
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import replaced
-from raypipe.metrics.files import read_predictions
+from raypipe.metrics.prediction_files import read_predictions
 
 ROW = {"query": "who?", "answer": "ann", "prediction": "ann"}
 

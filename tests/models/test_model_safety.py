@@ -153,7 +153,7 @@ def test_a_classifier_of_two_classes_is_no_reranker(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dim": 48}, "dim is 48 in models.yaml, but the weights give 32"),
+        ({"dim": 48}, "dim is 48 in models.yaml, but its folder gives 32"),
         ({"max_tokens": 65}, "has room for 64"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_wrong_pooling_or_dim_is_found_before_a_model_is_loaded(entries: Entri
     flag = {**EMBEDDER, "loader": "flagembedding"}
     with pytest.raises(ConfError, match=r"pooling is cls in models.yaml, but its folder pools by mean"):
         load.present(entries(m={**flag, "pooling": "cls"}).model("m"))
-    with pytest.raises(ConfError, match=r"dim is 768 in models.yaml, but the weights give 32"):
+    with pytest.raises(ConfError, match=r"dim is 768 in models.yaml, but its folder gives 32"):
         load.present(entries(m={**flag, "pooling": "mean", "dim": 768}).model("m"))
 
 

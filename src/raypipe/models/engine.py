@@ -58,10 +58,8 @@ class LoraBatchLock:
             self._admit()
 
     def _admit(self) -> None:
-        """Admits waiting calls if no call runs, or if the oldest waiting call is of the running kind.
-
-        All waiting calls of its kind are admitted, even if calls of other kinds were queued before some of
-        them. The other kinds lose nothing, since they have to wait for this round in any case."""
+        """Admits all waiting calls of the oldest one's kind, if no call or only calls of that kind run. Calls
+        of other kinds that were queued between them lose nothing: they wait for this round in any case."""
         first = next(iter(self._waiting.values()), None)
         if self._inside and first != self._kind:
             return
@@ -121,41 +119,43 @@ class Engine:
         return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
 
     async def outputs(
-        self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
+        self,
+        chats: Chats,
+        sampling: Sampling,
+        adapter: str | None = None,
+        alone: Alone | None = None,
+        on_piece: Callable[[Any], None] | None = None,
     ) -> list[Any]:
-        """Returns vLLM's RequestOutput of each chat, with its tokens, or a Fault."""
-        params = self._params(sampling, "FINAL_ONLY")
+        """Returns vLLM's RequestOutput of each chat, with its tokens, or a Fault. With `on_piece` an output
+        has only the last tokens; the function gets every piece as soon as vLLM writes it."""
+        params = self._params(sampling, "DELTA" if on_piece else "FINAL_ONLY")
         lora = self._adapter(adapter)
         prompts = await asyncio.gather(*(self._prompt(chat, sampling) for chat in chats))
-        async with self._gate.turn(object() if alone else self._kind(adapter)):
+        # CPU kernels cannot mix calls to adapters and to the base.
+        kind = "adapter" if adapter is not None and self.limits.device == "cpu" else "base"
+        async with self._gate.turn(object() if alone else kind):
             if alone:
                 alone()
-            return await asyncio.gather(*(self._one(prompt, params, lora) for prompt in prompts))
+            return await asyncio.gather(*(self._one(prompt, params, lora, on_piece) for prompt in prompts))
 
     async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
         """Yields the reply's text in pieces, then the whole reply or its fault. The engine stops generating
         if the caller stops reading; a slow caller does not slow others."""
-        params, lora = self._params(sampling, "DELTA"), self._adapter(adapter)
         pieces: asyncio.Queue[str | None] = asyncio.Queue()  # None: the end
+        texts, counts = list[str](), list[int]()
+
+        def keep(piece: Any) -> None:
+            texts.append(piece.text)
+            counts.append(len(piece.token_ids))
+            if piece.text:
+                pieces.put_nowait(piece.text)
 
         async def pump() -> Generated | Fault:
             """Reads the stream as fast as vLLM writes it, so that no slow caller holds the lock."""
-            text, tokens, output = "", 0, None
-            try:
-                prompt = await self._prompt(chat, sampling)
-                if isinstance(prompt, Fault):
-                    return prompt
-                async with self._gate.turn(self._kind(adapter)):
-                    async for output in self._submit(prompt, params, lora):
-                        piece = output.outputs[0]
-                        text += piece.text
-                        tokens += len(piece.token_ids)
-                        if piece.text:
-                            pieces.put_nowait(piece.text)
-                return reply(output, sampling, text, tokens)
-            except Exception as e:
-                self._raise_if_dead(e)
-                return refused(e)
+            [output] = await self.outputs([chat], sampling, adapter, on_piece=keep)
+            if isinstance(output, Fault):
+                return output
+            return reply(output, sampling, "".join(texts), sum(counts))
 
         task = asyncio.create_task(pump())
         task.add_done_callback(lambda _: pieces.put_nowait(None))
@@ -184,10 +184,6 @@ class Engine:
             llm.shutdown(timeout=CLOSE_S)
             del llm
             self._guard.close()
-
-    def _kind(self, adapter: str | None) -> str:
-        """Returns a call's kind for the lock. CPU kernels cannot mix calls to adapters and to the base."""
-        return "adapter" if adapter is not None and self.limits.device == "cpu" else "base"
 
     def _adapter(self, name: str | None) -> Any:
         from vllm.lora.request import LoRARequest
@@ -233,16 +229,14 @@ class Engine:
             return fault("prompt_too_long", f"expected at most {limit} tokens, found {found}")
         return prompt
 
-    def _submit(self, prompt: Any, params: Any, lora: Any) -> AsyncIterator[Any]:
-        name = f"r{next(self._numbers)}"
-        outputs: AsyncIterator[Any] = self._llm.generate(prompt, params, name, lora_request=lora)
-        return outputs
-
-    async def _one(self, prompt: Any, params: Any, lora: Any) -> Any:
+    async def _one(self, prompt: Any, params: Any, lora: Any, on_piece: Callable[[Any], None] | None) -> Any:
         if isinstance(prompt, Fault):
             return prompt
         try:
-            async for output in self._submit(prompt, params, lora):
+            name = f"r{next(self._numbers)}"
+            async for output in self._llm.generate(prompt, params, name, lora_request=lora):
+                if on_piece:
+                    on_piece(output.outputs[0])
                 if output.finished:
                     return output
         except Exception as e:

@@ -19,7 +19,7 @@ KIND: Mapping[str, ModelKind] = {
     "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
     "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
     "maxsim": "reranker",  # encoder_models.py: over an embedder's token vectors
-    "sentence-transformers": "embedder",  # that library's models, set up by their folders: library_models.py
+    "sentence-transformers": "embedder",  # that library's models, set up by their folders: encoder_models.py
     "instructor": "embedder",  # sentence-transformers, but the instruction's tokens are not pooled
     "cross-encoder": "reranker",  # cross-encoders of sentence-transformers
     "last-token": "embedder",  # encoder.py: decoders such as Mistral and Qwen, the last token's vector

@@ -103,10 +103,10 @@ def poolings(config: Mapping[str, Any]) -> list[str]:
     (['mean'], [])
     """
     long = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
+    chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
     if isinstance(named := config.get("pooling_mode"), str):
-        return [long.get(named, named)]
-    said = [k.removeprefix("pooling_mode_") for k, v in config.items() if k.startswith("pooling_mode_") and v]
-    return [long.get(k, k) for k in said]
+        chosen = [named]
+    return [long.get(mode, mode) for mode in (name.removeprefix("pooling_mode_") for name in chosen)]
 
 
 def size(folder: Path, kind: str, loader: str = "") -> int:
@@ -142,6 +142,10 @@ def convert_command(folder: Path, repo: str, revision: str) -> str:
     return f"{fetch}python -m raypipe.models.convert {folder}"
 
 
+def model_error(model: Model, problem: str) -> ConfError:
+    return ConfError(f"model {model.name!r}: {problem}")
+
+
 def require(model: Model) -> Path:
     """Returns a model's folder after checks. Raises ModelMissing, with a remedy, if the folder or its weights
     are missing. Raises ConfError if config.json or tokenizer.json is missing, or if the files ask for code of
@@ -156,7 +160,7 @@ def require(model: Model) -> Path:
     require_loadable(f"model {model.name!r}: {folder}", names, lambda name: json_or_empty(folder / name))
     if model.kind != "tokenizer":
         if not (folder / "config.json").is_file():
-            raise ConfError(f"model {model.name!r}: {folder} has no config.json: it is no model's folder")
+            raise model_error(model, f"{folder} has no config.json: it is no model's folder")
         inside = modules(folder) if model.loader in SENTENCE_LOADERS else []
         for module in ["", *(m for m in inside if m.endswith("_Dense"))]:
             _require_weights(model, folder, folder / module)
@@ -166,10 +170,8 @@ def require(model: Model) -> Path:
     # On a worker the same path may be another folder than where the recipe was resolved.
     found = "" if model.repo else identity(folder, model.kind, model.loader)
     if not model.weights.startswith(found):
-        raise ConfError(
-            f"model {model.name!r}: {folder} is not what the recipe was resolved with: expected "
-            f"{model.weights}, found {found}. Use the same folder on every machine, or start again"
-        )
+        changed = f"is not what the recipe was resolved with: expected {model.weights}, found {found}"
+        raise model_error(model, f"{folder} {changed}. Use the same folder everywhere, or start again")
     return folder
 
 
@@ -178,15 +180,11 @@ def require_loadable(where: str, files: Container[str], tree: Callable[[str], Ma
     the object in a JSON file; {} if there is no such file."""
     for name in ("config.json", "tokenizer_config.json"):
         if "auto_map" in tree(name):
-            raise ConfError(
-                f"{where}: {name} asks for code of its own (auto_map), which is never run. Use a model whose "
-                "class is in transformers"
-            )
+            own = f"{name} asks for code of its own (auto_map), which is never run"
+            raise ConfError(f"{where}: {own}. Use a model whose class is in transformers")
     if "tokenizer.json" not in files:
-        raise ConfError(
-            f"{where}: expected tokenizer.json, found none. Save the tokenizer in its fast form: "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
-        )
+        save = "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+        raise ConfError(f"{where}: expected tokenizer.json, found none. Save it in its fast form: {save}")
 
 
 def _require_bytes(model: Model, folder: Path) -> None:
@@ -206,11 +204,9 @@ def _require_bytes(model: Model, folder: Path) -> None:
         else:
             found = hashlib.sha1(b"blob %d\0" % stat.st_size + file.read_bytes()).hexdigest()
         if found != file.name:
-            raise ConfError(
-                f"model {model.name!r}: {path} is not what the hub has at {model.revision}: expected "
-                f"contents of digest {file.name}, found {found}. Remove {file}, then: "
-                f"{download_command(model.repo, model.revision)}"
-            )
+            changed = f"is not what the hub has at {model.revision}: expected contents of digest {file.name}"
+            again = f"Remove {file}, then: {download_command(model.repo, model.revision)}"
+            raise model_error(model, f"{path} {changed}, found {found}. {again}")
         with suppress(OSError):  # in a read-only cache each process checks again
             note.parent.mkdir(exist_ok=True)
             note.write_text(written)
@@ -223,10 +219,8 @@ def _require_weights(model: Model, folder: Path, inside: Path) -> None:
     pickles = ", ".join(p.name for p in matching(inside, PICKLES)) if inside.is_dir() else ""
     found = f"pickled weights only ({pickles}), which can run code" if pickles else "none"
     convert = convert_command(folder, "" if pickles else model.repo, model.revision)
-    raise ModelMissing(
-        f"model {model.name!r}: expected {inside}/model.safetensors, found {found}. If there are only "
-        f"pickles, convert them once: {convert}"
-    )
+    expected = f"model {model.name!r}: expected {inside}/model.safetensors, found {found}"
+    raise ModelMissing(f"{expected}. If there are only pickles, convert them once: {convert}")
 
 
 def _require_shape(model: Model, folder: Path) -> None:
@@ -235,28 +229,28 @@ def _require_shape(model: Model, folder: Path) -> None:
     dim and prompts itself, so only the pooling is checked."""
     if model.kind != "embedder":
         return
-    found = pooling_of(folder)
+    found, other = pooling_of(folder), "or use loader sentence-transformers"
     if model.pooling and found and found != [model.pooling]:
-        raise ConfError(
-            f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools "
-            f"by {' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
-        )
-    if model.loader in SENTENCE_LOADERS:  # the library reads prompts and width itself
+        unlike = f"pooling is {model.pooling} in models.yaml, but its folder pools by {' and '.join(found)}"
+        raise model_error(model, f"{unlike}. Correct the entry, {other}")
+    if model.loader in SENTENCE_LOADERS:
         return
     prompts = json_or_empty(folder / "config_sentence_transformers.json").get("prompts") or {}
     given = {"query": model.query_instruction, "passage": model.passage_instruction}
     for name, role in (("query", "query"), ("document", "passage"), ("passage", "passage")):
         if prompts.get(name) and not given[role]:
-            raise ConfError(
-                f"model {model.name!r}: its folder puts {prompts[name]!r} before a {role}, but its "
-                f"entry nothing. Add {role}_instruction to the entry, or use loader sentence-transformers"
-            )
+            lacks = f"its folder puts {prompts[name]!r} before a {role}, but its entry nothing"
+            raise model_error(model, f"{lacks}. Add {role}_instruction to the entry, {other}")
     width = json_object(folder / "config.json").get("hidden_size")
-    if isinstance(width, int) and width != model.dim:
-        raise ConfError(
-            f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}. Correct "
-            "the entry, or use a folder of that model"
-        )
+    if isinstance(width, int):
+        require_dim(model, width)
+
+
+def require_dim(model: Model, dim: int | None) -> None:
+    """Raises ConfError if a folder gives vectors of another dim than the entry states."""
+    if dim != model.dim:
+        unlike = f"dim is {model.dim} in models.yaml, but its folder gives {dim}"
+        raise model_error(model, f"{unlike}. Correct the entry, or use a folder of that model")
 
 
 def pooling_of(folder: Path) -> list[str]:
@@ -275,10 +269,8 @@ def json_object(path: Path, kind: type = dict) -> Any:
     except ValueError as e:
         raise ConfError(f"{path}: not valid JSON: {e}. Fetch the folder again") from e
     if not isinstance(tree, kind):
-        wanted = "object" if kind is dict else "array"
-        raise ConfError(
-            f"{path}: expected a JSON {wanted}, found {type(tree).__name__}. Fetch the folder again"
-        )
+        found = f"a JSON {'object' if kind is dict else 'array'}, found {type(tree).__name__}"
+        raise ConfError(f"{path}: expected {found}. Fetch the folder again")
     return tree
 
 

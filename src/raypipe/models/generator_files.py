@@ -60,10 +60,8 @@ def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> Non
     config = json_object(folder / ADAPTER[0])
     file = folder / ADAPTER[1]
     if not file.is_file():
-        raise ModelMissing(
-            f"{where}: expected {ADAPTER[1]}, found none (pickles are never opened). Save it with "
-            "safe_serialization=True"
-        )
+        found = "found none (pickles are never opened)"
+        raise ModelMissing(f"{where}: expected {ADAPTER[1]}, {found}. Save it with safe_serialization=True")
     _check_config(where, config)
     tensors = headers(file)
     named = str(config.get("base_model_name_or_path") or "")  # counts only as a digest or commit
@@ -90,10 +88,8 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
         raise ConfError(f"{where}: expected a plain LoRA, as vLLM serves, found {odd[0]} in {ADAPTER[0]}")
     init = config.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in INITS:
-        raise ConfError(
-            f"{where}: init_lora_weights {init!r} changes the base's weights. Convert it to a plain LoRA "
-            "(PEFT's path_initial_model_for_weight_conversion)"
-        )
+        convert = "Convert it to a plain LoRA (PEFT's path_initial_model_for_weight_conversion)"
+        raise ConfError(f"{where}: init_lora_weights {init!r} changes the base's weights. {convert}")
 
 
 def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[str, TensorHeader]]:
@@ -101,19 +97,15 @@ def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[st
     pairs: dict[str, dict[str, TensorHeader]] = {}
     for key, tensor in tensors.items():
         if (found := _KEY.fullmatch(key)) is None:
-            raise ConfError(
-                f"{where}: expected tensors named base_model.model.MODULE.lora_A.weight and lora_B, found "
-                f"{key!r}. Save it with PEFT's save_pretrained"
-            )
+            expected = "tensors named base_model.model.MODULE.lora_A.weight and lora_B"
+            raise ConfError(f"{where}: expected {expected}, found {key!r}. Use PEFT's save_pretrained")
         pairs.setdefault(found["module"], {})[found["factor"]] = tensor
     if not pairs:
         raise ConfError(f"{where}: expected pairs of lora_A and lora_B, found no tensor at all")
     if lone := sorted(m for m, pair in pairs.items() if len(pair) < 2):
         [factor] = pairs[lone[0]]
-        raise ConfError(
-            f"{where}: expected lora_A and lora_B of {lone[0]}, found only lora_{factor}. The file is "
-            "incomplete: save it again"
-        )
+        found = f"found only lora_{factor}. The file is incomplete: save it again"
+        raise ConfError(f"{where}: expected lora_A and lora_B of {lone[0]}, {found}")
     return pairs
 
 
@@ -136,26 +128,20 @@ def _check_modules(
         elif last in ("qweight", "weight_packed"):
             modules.setdefault(of, None)
     if strange := sorted(pairs.keys() - modules.keys()):
-        raise ConfError(
-            f"{where}: expected modules of {base}, found {strange[0]} and {len(strange) - 1} more: another "
-            f"model, or another prefix of names. {_AGAIN}"
-        )
+        found = f"{strange[0]} and {len(strange) - 1} more: another model, or another prefix of names"
+        raise ConfError(f"{where}: expected modules of {base}, found {found}. {_AGAIN}")
     for module, pair in sorted(pairs.items()):
         ranks = (config.get("rank_pattern") or {}).items()  # PEFT uses the first pattern that ends the name
         matched = (int(r) for pattern, r in ranks if re.match(rf"\A(.*\.)?({pattern})$", module))
         rank = next(matched, int(config["r"]))
         a, b = pair["A"].shape, pair["B"].shape
         if len(a) != 2 or len(b) != 2 or a[0] != b[1] or a[0] != rank:
-            raise ConfError(
-                f"{where}: {module}: expected factors of rank {rank}, as {ADAPTER[0]} says, found shapes "
-                f"{list(a)} and {list(b)}: save both again"
-            )
+            expected = f"expected factors of rank {rank}, as {ADAPTER[0]} says"
+            raise ConfError(f"{where}: {module}: {expected}, found {list(a)} and {list(b)}: save both again")
         wanted = modules[module]
         if wanted is not None and (b[0], a[1]) != wanted:
-            raise ConfError(
-                f"{where}: {module}: expected factors of a matrix of {list(wanted)}, as in {base}, found "
-                f"{[b[0], a[1]]}: it is of another model. {_AGAIN}"
-            )
+            expected = f"expected factors of a matrix of {list(wanted)}, as in {base}, found {[b[0], a[1]]}"
+            raise ConfError(f"{where}: {module}: {expected}: it is of another model. {_AGAIN}")
     _check_targets(where, config, set(pairs), modules)
 
 
@@ -175,10 +161,8 @@ def _check_targets(
         raise ConfError(f"{where}: target_modules of {ADAPTER[0]} do not name {more[0]}. Save both again")
     part = any(config.get(f) for f in ("layers_to_transform", "exclude_modules"))
     if not part and (lacking := sorted(meant - found)):
-        raise ConfError(
-            f"{where}: expected weights of each module in target_modules, found none of {lacking[0]} and "
-            f"{len(lacking) - 1} more. {_AGAIN}"
-        )
+        found = f"found none of {lacking[0]} and {len(lacking) - 1} more"
+        raise ConfError(f"{where}: expected weights of each module in target_modules, {found}. {_AGAIN}")
 
 
 def _check_finite(where: str, file: Path, tensors: Mapping[str, TensorHeader]) -> None:
@@ -187,9 +171,8 @@ def _check_finite(where: str, file: Path, tensors: Mapping[str, TensorHeader]) -
         raise ConfError(f"{where}: expected tensors of {', '.join(FLOATS)}, found {found}. Save it again")
     stat = file.stat()
     if odd := _not_finite(str(file), stat.st_size, stat.st_mtime_ns):
-        raise ConfError(
-            f"{where}: {odd} has values that are not finite: training diverged. Use an earlier checkpoint"
-        )
+        diverged = f"{odd} has values that are not finite: training diverged"
+        raise ConfError(f"{where}: {diverged}. Use an earlier checkpoint")
 
 
 @lru_cache(maxsize=64)
@@ -222,9 +205,8 @@ def check(model: Model) -> None:
             raise ModelMissing(f"{place}: {INDEX} names {', '.join(missing)}, which are missing. Fetch them")
     for shard in matching(place, (WEIGHTS,)):
         headers(shard)  # raises if it is incomplete
-    if not (place / TEMPLATE).is_file() and not json_object(place / "tokenizer_config.json").get(
-        "chat_template"
-    ):
+    own_template = (place / TEMPLATE).is_file()
+    if not own_template and not json_object(place / "tokenizer_config.json").get("chat_template"):
         remedy = f"Use its chat or instruct version, or put the template of its family in {TEMPLATE}"
         if model.repo:
             remedy = f"Fetch it again: {folder.download_command(model.repo, model.revision)}. {remedy}"
@@ -247,9 +229,8 @@ def _check_length(model: Model, place: Path) -> None:
     most = text.get("max_position_embeddings")
     stretched = "factor" in (text.get("rope_parameters") or text.get("rope_scaling") or {})
     if isinstance(most, int) and model.max_model_len > most and not stretched:
-        raise ConfError(
-            f"{place}: max_model_len: expected at most {most} tokens, found {model.max_model_len}"
-        )
+        found = f"expected at most {most} tokens, found {model.max_model_len}"
+        raise ConfError(f"{place}: max_model_len: {found}")
 
 
 def marks_of(tokenizer: Any) -> re.Pattern[str]:

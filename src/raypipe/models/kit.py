@@ -33,6 +33,7 @@ from raypipe.models.device import SharedEncoders, computing, loading
 from raypipe.models.engine import OwnEngine
 from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.fake import Scripted
+from raypipe.models.folder import model_error
 from raypipe.models.generators import READY, proven, routed
 from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
 from raypipe.models.token_arrays import TokenArray
@@ -143,9 +144,8 @@ class LocalKit:
 
     def _require(self, model: Model, kind: ModelKind) -> None:
         if model.kind != kind:
-            raise ConfError(
-                f"model {model.name!r}: expected kind {kind!r}, found {model.kind!r} of loader {model.loader}"
-            )
+            found = f"found {model.kind!r} of loader {model.loader}"
+            raise model_error(model, f"expected kind {kind!r}, {found}")
         if kind != "generator":
             load.present(model)
 
@@ -188,7 +188,7 @@ class LocalKit:
             generate = proven(client.generate)
             if not at.batch:
                 return generate
-            from raypipe.models.batches import BatchClient  # only for batch APIs
+            from raypipe.models.batch_api import BatchClient  # only for batch APIs
 
             batch = BatchClient(model, client, generate)
             self._closing_models[_key(model)] = batch.close
@@ -205,7 +205,7 @@ class LocalKit:
         Raises ConfError if the job started no engine for this model."""
         identity = own_identity(model)
         if not (permanent := engines.get(identity)):
-            raise ConfError(f"model {model.name!r}: no engine was started for it; jobs on Ray start them")
+            raise model_error(model, "no engine was started for it; jobs on Ray start them")
         from raypipe.models.engine_actors import JoiningEngines, find  # imports Ray
 
         names = self._joining.get(identity, ())

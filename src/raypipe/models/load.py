@@ -43,20 +43,18 @@ def present(model: Model) -> None:
         for name in needed.get(model.loader, ("torch", "transformers")):
             if importlib.util.find_spec(name) is None:
                 extra, also = ("gpu", "; without a GPU: make setup") if name == "vllm" else ("local", "")
-                raise ModelMissing(
-                    f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
-                    f"installed. Get it with: pip install 'raypipe[{extra}]'{also}"
-                )
+                needs = f"model {model.name!r}: loader {model.loader!r} needs the package {name}"
+                get = f"pip install 'raypipe[{extra}]'{also}"
+                raise ModelMissing(f"{needs}, which is not installed. Get it with: {get}")
 
 
 def from_outside(model: Model, device: str, method: str) -> Any:
     """Opens a model with a user's loader (MODULE:NAME). Raises ConfError if the loader's source has changed
     since the recipe was resolved, or if the opened object lacks `method`."""
     if not model.weights.endswith(loader_id(model.loader)):
-        raise ConfError(
-            f"model {model.name!r}: the source of {model.loader} is not what the recipe was resolved with. "
-            f"Put the same file on every machine, or start again"
-        )
+        changed = f"the source of {model.loader} is not what the recipe was resolved with"
+        same = "Put the same file on every machine, or start again"
+        raise folder.model_error(model, f"{changed}. {same}")
     opened = plugins.load(model.loader, "a loader of models")[0](model, device)
     if not callable(getattr(opened, method, None)):
         raise ConfError(f"{model.loader}: expected a {model.kind} with {method}, found {opened!r:.80}")
@@ -77,23 +75,18 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
     if is_path(model.loader):
         return from_outside(model, device, "embed" if embeds else "score")
     require_computable(model, backend, device)
+    from raypipe.models import encoder_models  # imports torch
+
     if model.loader in folder.SENTENCE_LOADERS:
-        from raypipe.models.library_models import SentenceEmbedder, SentenceReranker  # imports torch
-
-        return (SentenceEmbedder if embeds else SentenceReranker)(model, device)
+        opens = encoder_models.SentenceEmbedder if embeds else encoder_models.SentenceReranker
+        return opens(model, device)
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so the backend is ignored
-        from raypipe.models.encoder_models import MaxSim  # imports torch
-
-        return MaxSim(model, device, encoders)
-    if backend == "transformers" or model.loader == "last-token":
-        from raypipe.models import encoder_models  # imports torch
-
-        if embeds:
-            return encoder_models.TransformersEmbedder(model, device, encoders)
-        return encoder_models.TransformersReranker(model, device)
-    from raypipe.models.library_models import FlagEmbedder, FlagScorer  # imports torch
-
-    return FlagEmbedder(model, device, encoders) if embeds else FlagScorer(model, device)
+        return encoder_models.MaxSim(model, device, encoders)
+    flag = backend == "flagembedding" and model.loader != "last-token"
+    if embeds:
+        shares = encoder_models.FlagEmbedder if flag else encoder_models.TransformersEmbedder
+        return shares(model, device, encoders)
+    return (encoder_models.FlagScorer if flag else encoder_models.TransformersReranker)(model, device)
 
 
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteModel:
@@ -118,10 +111,8 @@ def open_tokenizer(model: Model) -> Tokenize:
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
         return fake.whitespace
     if model.loader in REMOTE and not model.tokenizer_path:
-        raise ConfError(
-            f"model {model.name!r}: its entry names no tokenizer to count tokens. Add `tokenizer: NAME` of "
-            "an entry that has its tokenizer.json"
-        )
+        add = "Add `tokenizer: NAME` of an entry that has its tokenizer.json"
+        raise folder.model_error(model, f"its entry names no tokenizer to count tokens. {add}")
     if model.loader in ("hash", "overlap"):
         raise ConfError(f"model {model.name!r} has no tokenizer; name a tokenizer, such as whitespace")
     from tokenizers import Tokenizer
@@ -148,11 +139,9 @@ def require_computable(model: Model, backend: Backend, device: str) -> None:
     if model.kind not in ("embedder", "reranker") or is_path(model.loader) or model.loader in REMOTE:
         return
     if device == "cpu" and model.dtype == "float16":
-        raise ConfError(f"model {model.name!r}: float16 is not computed on a CPU. Use another dtype, or cuda")
+        raise folder.model_error(model, "float16 is not computed on a CPU. Use another dtype, or cuda")
     flag_upcasts = device == "cpu" or model.loader == "flagembedding-reranker"
     flag = backend == "flagembedding" and model.loader not in OWN_LIBRARY
     if flag and model.dtype == "bfloat16" and flag_upcasts:
-        raise ConfError(
-            f"model {model.name!r}: FlagEmbedding computes a bfloat16 {model.kind} on {device} as float32. "
-            "Use backend: transformers, or a float32 entry"
-        )
+        upcast = f"FlagEmbedding computes a bfloat16 {model.kind} on {device} as float32"
+        raise folder.model_error(model, f"{upcast}. Use backend: transformers, or a float32 entry")

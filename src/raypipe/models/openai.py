@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from raypipe.core.config import did_you_mean
@@ -33,9 +34,8 @@ from raypipe.models.server import BrokenOff, ServerClient, Trouble
 from raypipe.models.vllm_terms import repetition
 from raypipe.text.thoughts import thinking
 
-CUT = frozenset(
-    {"length", "max_tokens", "max_output_tokens", "model_length", "max_length", "token_limit", "repetition"}
-)
+_CUT = "length max_tokens max_output_tokens model_length max_length token_limit repetition"
+CUT = frozenset(_CUT.split())
 _WITHHELD = """content_filter content_filtered guardrail_intervened filtered safety recitation blocklist
     prohibited_content spii"""
 WITHHELD = frozenset(_WITHHELD.split())
@@ -122,7 +122,7 @@ OMITTABLE = (*NEUTRAL, "seed", "stop")
 """Fields that may be left out of a chat. Then the server's defaults apply; `read_chat` applies stops."""
 CHARS_A_TOKEN = 4  # of English text, as OpenAI estimates for its limits of tokens per minute
 UNSUPPORTED = re.compile(
-    r"unsupported|unknown|unrecogni[sz]ed|unexpected|not (supported|permitted|allowed)", re.I
+    r"un(supported|known|recogni[sz]ed|expected)|not (supported|permitted|allowed)", re.I
 )
 
 
@@ -205,10 +205,9 @@ class OpenAIClient:
                 raise ConfError(f"JSON schema: not valid JSON: {e}") from e
             named = {"name": "reply", "strict": True, "schema": schema}
             return {"response_format": {"type": "json_schema", "json_schema": named}}
-        raise ConfError(
-            f"{self._at.url}: constraint: expected a JSON schema, found {type(constraint).__name__}. If vLLM "
-            "serves the model, set dialect: vllm in its entry; else use a JSON schema"
-        )
+        found = f"constraint: expected a JSON schema, found {type(constraint).__name__}"
+        advice = "If vLLM serves the model, set dialect: vllm in its entry; else use a JSON schema"
+        raise ConfError(f"{self._at.url}: {found}. {advice}")
 
     async def attempt(
         self, chat: Chat, body: dict[str, Any], sampling: Sampling
@@ -216,7 +215,7 @@ class OpenAIClient:
         """Sends a chat with a body that `body` built. Returns a reply, a fault, or the server's trouble."""
         tokens = sampling.max_tokens + sum(len(m.content) for m in chat) / CHARS_A_TOKEN
         whole = body | {"messages": self.messages(chat)}
-        read = lambda tree: read_chat(tree, sampling)  # noqa: E731
+        read = partial(read_chat, sampling=sampling)
         return await self.server.send("POST", "chat/completions", read, tokens, json=whole)
 
 
@@ -268,13 +267,9 @@ def fields_refused(
         unsent, taken = model.unsent, list[ChatForm]()
         for sampling, adapter in kinds:
             tried = unsent
-            while (
-                fields := await _refused(replace(model, unsent=tried), at, sampling, adapter, key_name)
-            ) is not None:
-                if not fields:  # refused for another reason, so the fields named before do not count
-                    break
+            while fields := await _refused(replace(model, unsent=tried), at, sampling, adapter, key_name):
                 tried += fields
-            else:
+            if fields is None:  # else refused for another reason, so the fields named before do not count
                 unsent = tried
                 taken.append((sampling, adapter))
         return unsent[len(model.unsent) :], taken
@@ -341,13 +336,10 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
         return {"loader": "openai", "dialect": dialect, "max_model_len": length}
     if kind == "embedder":
         body = {"model": name, "input": ["ready"], "encoding_format": "float"}
-        dim = asyncio.run(
-            _send(at, "POST", "embeddings", lambda t: len(t["data"][0]["embedding"]), json=body)
-        )
-        if isinstance(dim, Trouble):
-            raise (Unavailable if dim.reason in GONE else ConfError)(
-                f"{dim.detail}: expected an embedding of {name!r}; {IS_THIS_V1} Its key goes into ${key_name}"
-            )
+        sent = _send(at, "POST", "embeddings", lambda t: len(t["data"][0]["embedding"]), json=body)
+        if isinstance(dim := asyncio.run(sent), Trouble):
+            expected = f"expected an embedding of {name!r}; {IS_THIS_V1} Its key goes into ${key_name}"
+            raise (Unavailable if dim.reason in GONE else ConfError)(f"{dim.detail}: {expected}")
         return {"loader": "embeddings", "dialect": dialect or "openai", "dim": dim}
     if kind == "reranker":
         if not dialect:

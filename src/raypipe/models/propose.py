@@ -118,15 +118,12 @@ def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
     try:
         response = client.get(url)
     except httpx.HTTPError as e:
-        raise Unavailable(
-            f"{hub} cannot be reached: {why_failed(e, url)}. Run this elsewhere and copy the entry, give a "
-            f"folder that has the model, or name another hub in HF_ENDPOINT"
-        ) from e
+        advice = "Copy the entry from elsewhere, give the model's folder, or set HF_ENDPOINT to another hub"
+        raise Unavailable(f"{hub} cannot be reached: {why_failed(e, url)}. {advice}") from e
     if response.status_code in (401, 403):
-        raise ModelMissing(
-            f"{name}: {hub} refuses it (status {response.status_code}). Check the name, accept its licence "
-            f"at {hub}/{name}, and put a token into the environment variable HF_TOKEN"
-        )
+        refuses = f"{name}: {hub} refuses it (status {response.status_code})"
+        licence = f"Check the name, accept its licence at {hub}/{name}"
+        raise ModelMissing(f"{refuses}. {licence}, and put a token into the variable HF_TOKEN")
     if response.status_code == 404:
         raise ConfError(f"{name}: {hub} has no such model or revision")
     if response.status_code != 200:
@@ -190,10 +187,9 @@ def _refuse(repo: ModelRepo) -> None:
         return
     pickles = sorted(n for n in repo.files if any(fnmatch(n, p) for p in folder.PICKLES))
     found = f"only pickles ({', '.join(pickles[:3])}), which can run code" if pickles else "none"
-    raise ModelMissing(
-        f"{repo.name}: expected model*.safetensors, found {found}. Download the repository, convert it with "
-        f"`python -m raypipe.models.convert FOLDER`, and add the folder"
-    )
+    convert = "convert it with `python -m raypipe.models.convert FOLDER`, and add the folder"
+    expected = f"{repo.name}: expected model*.safetensors, found {found}"
+    raise ModelMissing(f"{expected}. Download the repository, {convert}")
 
 
 def _kind(repo: ModelRepo, config: Mapping[str, Any]) -> str:
@@ -211,10 +207,8 @@ def _kind(repo: ModelRepo, config: Mapping[str, Any]) -> str:
         return "generator"
     if _is_bge(repo):
         return "embedder"
-    raise ConfError(
-        f"{repo.name}: its files do not state its kind ({', '.join(heads) or 'no architecture'}). "
-        "Give --kind embedder, reranker or generator"
-    )
+    unknown = f"its files do not state its kind ({', '.join(heads) or 'no architecture'})"
+    raise ConfError(f"{repo.name}: {unknown}. Give --kind embedder, reranker or generator")
 
 
 def _is_bge(repo: ModelRepo) -> bool:

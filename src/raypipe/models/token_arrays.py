@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.errors import ConfError
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, ForwardingKit, Model, Role
 from raypipe.models import folder
@@ -58,11 +57,10 @@ def require_pooled_mark(model: Model, tokenizer: Any) -> None:
         tokenizer.post_processor = _ending(tokenizer, mark)
         return
     where = "begins" if model.pooling == "cls" else "ends"
-    raise ConfError(
-        f"model {model.name!r}: pooling {model.pooling} takes the vector of the token that {where} a text, "
-        f"but its tokenizer adds none: found {' '.join(probe.tokens)!r} for 'a'. Use the folder that its "
-        f"maker published, or set add_eos_token and eos_token in {file} if it was trained with one"
-    )
+    takes = f"pooling {model.pooling} takes the vector of the token that {where} a text"
+    found = f"but its tokenizer adds none: found {' '.join(probe.tokens)!r} for 'a'"
+    mend = f"or set add_eos_token and eos_token in {file} if it was trained with one"
+    raise folder.model_error(model, f"{takes}, {found}. Use the folder that its maker published, {mend}")
 
 
 def _ending(tokenizer: Any, mark: str) -> Any:

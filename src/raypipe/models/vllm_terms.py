@@ -21,6 +21,7 @@ from raypipe.models import generator_files
 from raypipe.models.constraint import longest_reply, structured
 from raypipe.models.folder import package_folder
 from raypipe.models.hosts import EngineLimits
+from raypipe.models.weight_files import GIB
 
 _SOURCE, _CLASS = "engine/arg_utils.py", "EngineArgs"
 
@@ -51,9 +52,6 @@ def _known_arguments() -> frozenset[str]:
     classes = (x for x in tree.body if isinstance(x, ast.ClassDef) and x.name == _CLASS)
     fields = (x for c in classes for x in c.body if isinstance(x, ast.AnnAssign))
     return frozenset(x.target.id for x in fields if isinstance(x.target, ast.Name))
-
-
-GIB = 2**30
 
 
 def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:

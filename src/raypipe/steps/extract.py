@@ -133,12 +133,10 @@ class Extract:
 def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
     # An embedder without files is a test's stand-in under the real model's name; any fit is accepted.
     if embedder.path and fitted.embedder and fitted.embedder != embedder.original.weights:
-        raise ValueError(
-            f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
-            f"numbers fitted with {fitted.embedder}. Fit them again "
-            f"(python bench/figures/extract.py --fit --embedder {embedder.name}), or leave fitted out: the "
-            "step then abstains"
-        )
+        expected = f"numbers fitted with {embedder.name} ({embedder.weights}), found {fitted.embedder}"
+        again = f"python bench/figures/extract.py --fit --embedder {embedder.name}"
+        abstain = "or leave fitted out: the step then abstains"
+        raise ValueError(f"fitted: expected {expected}. Fit them again ({again}), {abstain}")
 
 
 async def likely_candidates(

@@ -24,9 +24,9 @@ def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) 
     known = FIELDS.union(own)
     for name in (n for prompt in prompts for n in prompt.variables):
         if name not in known and not name.startswith(REPLY):
+            expected = f"{', '.join(sorted(known))}, {REPLY}NAME or, of a generate step, a name in fill"
             raise ValueError(
-                f"prompt: it uses {name!r}, which is no field of a question; expected "
-                f"{', '.join(sorted(known))}, {REPLY}NAME or, of a generate step, a name in fill"
+                f"prompt: it uses {name!r}, which is no field of a question; expected {expected}"
             )
 
 
@@ -35,9 +35,8 @@ def require_adapters(model: Model, choice: ByLabel[str | None]) -> None:
     known = {name for name, _ in model.adapters}
     for adapter in choice.values():
         if adapter is not None and adapter not in known:
+            has = f"{model.name!r} has no adapter {adapter!r}; it has {', '.join(sorted(known)) or 'none'}"
+            train = f"raypipe finetune {adapter} --labels DIR --base {model.name} (DIR from `raypipe labels`)"
             raise ModelMissing(
-                f"adapter: {model.name!r} has no adapter {adapter!r}; it has "
-                f"{', '.join(sorted(known)) or 'none'}. Get it with: raypipe finetune {adapter} --labels DIR "
-                f"--base {model.name} (DIR from `raypipe labels`); then pass the models file that it writes "
-                f"as --models"
+                f"adapter: {has}. Get it with: {train}; then pass the models file that it writes as --models"
             )

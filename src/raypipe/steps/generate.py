@@ -12,7 +12,7 @@ from raypipe.core.index import Index
 from raypipe.core.llm import Choice, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, Fault, Question, Reply, Span
-from raypipe.steps.field_checks import require_adapters, require_prompt
+from raypipe.steps.field_checks import require_adapters, require_positive, require_prompt
 from raypipe.steps.prompts import (
     CHARS_PER_TOKEN,
     PromptPassage,
@@ -129,6 +129,40 @@ class Generate:
                 kind = type(constraint).__name__.lower()
                 raise ValueError(f"model: {server} constrains only by JSON schema, not by {kind}. {advice}")
 
+    def _check_reply(self) -> None:
+        named = self.reply in ("label", "certainty")
+        if named != bool(self.labels):
+            raise ValueError(f"labels: expected with reply: label, and only with it; found {self.reply}")
+        if self.reply == "certainty" and self.default is None:
+            raise ValueError("default: expected one with reply: certainty, found none")
+        for name, given, kind, fits in (
+            ("default", self.default is not None, "label", named),
+            ("after", bool(self.after), "plain", self.reply == "plain"),
+            ("confident", self.confident is not None, "confidence", self.reply == "confidence"),
+        ):
+            if given and not fits:
+                raise ValueError(f"{name}: expected only with reply: {kind}, found reply: {self.reply}")
+
+    def _check_context(self) -> None:
+        if self.context_tokens is not None and self.context_chars is not None:
+            raise ValueError("expected context_tokens or context_chars, found both")
+        if self.tokenizer is not None and self.context_tokens is None:
+            raise ValueError("tokenizer: expected context_tokens with it, found none")
+        require_positive(self, "context_tokens", "context_chars")
+        if not self.first:
+            require_positive(self, "passages")
+        elif self.passages is not None and self.passages < 0:
+            raise ValueError(f"passages: expected at least 0, found {self.passages}")
+        given = [n for n in ("passages", "context_tokens", "context_chars") if getattr(self, n) is not None]
+        given += ["first"] if self.first else []
+        if given and "context" not in self._variables():
+            raise ValueError(f"{given[0]}: expected a prompt that uses context, found none")
+        room, most = self.model.max_model_len - self.max_tokens, self.model.max_model_len
+        if room < 1 or (self.context_tokens or 0) > room:
+            found = f"{self.max_tokens} of reply and {self.context_tokens or 0} of context"
+            has = f"{self.model.name!r} has room for {most} tokens of prompt and reply"
+            raise ValueError(f"max_tokens: {has}; found {found}")
+
     def reads(self) -> frozenset[str]:
         names = self._variables() - self.fill.keys() - {"context"}
         if self.reply == "rewrite":
@@ -139,6 +173,22 @@ class Generate:
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.into})
+
+    def _variables(self) -> frozenset[str]:
+        return frozenset(v for p in self.prompt.values() for v in p.variables)
+
+    def _searches(self) -> bool:
+        return "context" in self._variables() and self.passages != 0
+
+    def sampling(self) -> Sampling:
+        given = [c for c in (Choice(self.choices) if self.choices else None, self.schema, self.grammar) if c]
+        if len(given) > 1:
+            raise ValueError("expected at most one of choices, schema and grammar")
+        return Sampling(
+            max_tokens=self.max_tokens + self.model.thought_tokens,
+            constraint=given[0] if given else None,
+            **{name: getattr(self, name) for name in SAMPLED},
+        )
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         if self.model.absent:
@@ -195,6 +245,9 @@ class Generate:
             return [f"{c}\n{r}" for (c, _), r in zip(contexts, replies, strict=True)]
 
         return show
+
+    def _counter(self, kit: Kit) -> Tokenize:
+        return characters if self.context_tokens is None else kit.tokenizer(self.tokenizer or self.model)
 
     async def _contexts(
         self, questions: Sequence[Question], index: Index | None, tokenize: Tokenize
@@ -257,57 +310,3 @@ class Generate:
             "rewrite": lambda: replies.read_rewrite(text, question.text),
         }
         return readers[self.reply]()
-
-    def _counter(self, kit: Kit) -> Tokenize:
-        return characters if self.context_tokens is None else kit.tokenizer(self.tokenizer or self.model)
-
-    def _variables(self) -> frozenset[str]:
-        return frozenset(v for p in self.prompt.values() for v in p.variables)
-
-    def _searches(self) -> bool:
-        return "context" in self._variables() and self.passages != 0
-
-    def sampling(self) -> Sampling:
-        given = [c for c in (Choice(self.choices) if self.choices else None, self.schema, self.grammar) if c]
-        if len(given) > 1:
-            raise ValueError("expected at most one of choices, schema and grammar")
-        return Sampling(
-            max_tokens=self.max_tokens + self.model.thought_tokens,
-            constraint=given[0] if given else None,
-            **{name: getattr(self, name) for name in SAMPLED},
-        )
-
-    def _check_reply(self) -> None:
-        named = self.reply in ("label", "certainty")
-        if named != bool(self.labels):
-            raise ValueError(f"labels: expected with reply: label, and only with it; found {self.reply}")
-        if self.reply == "certainty" and self.default is None:
-            raise ValueError("default: expected one with reply: certainty, found none")
-        for name, given, kind, fits in (
-            ("default", self.default is not None, "label", named),
-            ("after", bool(self.after), "plain", self.reply == "plain"),
-            ("confident", self.confident is not None, "confidence", self.reply == "confidence"),
-        ):
-            if given and not fits:
-                raise ValueError(f"{name}: expected only with reply: {kind}, found reply: {self.reply}")
-
-    def _check_context(self) -> None:
-        if self.context_tokens is not None and self.context_chars is not None:
-            raise ValueError("expected context_tokens or context_chars, found both")
-        if self.tokenizer is not None and self.context_tokens is None:
-            raise ValueError("tokenizer: expected context_tokens with it, found none")
-        for name in ("passages", "context_tokens", "context_chars"):
-            value = getattr(self, name)
-            least = 0 if name == "passages" and self.first else 1
-            if value is not None and value < least:
-                raise ValueError(f"{name}: expected at least {least}, found {value}")
-            if value is not None and "context" not in self._variables():
-                raise ValueError(f"{name}: expected a prompt that uses context, found none")
-        if self.first and "context" not in self._variables():
-            raise ValueError("first: expected a prompt that uses context, found none")
-        room = self.model.max_model_len - self.max_tokens
-        if room < 1 or (self.context_tokens or 0) > room:
-            raise ValueError(
-                f"max_tokens: {self.model.name!r} has room for {self.model.max_model_len} tokens of prompt "
-                f"and reply; found {self.max_tokens} of reply and {self.context_tokens or 0} of context"
-            )

@@ -70,10 +70,6 @@ def with_replies(question: Question, replies: Mapping[str, Reply]) -> Question:
     return replace(question, replies={**question.replies, **replies}, faults=(*question.faults, *faults))
 
 
-AdapterChoice = ByLabel[str | None]
-"""Name of the model's LoRA adapter for each label of an earlier reply; None: the model without an adapter."""
-
-
 async def ask_each(
     generate: Generator,
     ids: Sequence[str],
@@ -91,10 +87,10 @@ async def ask_by_adapter(
     questions: Sequence[Question],
     chats: Sequence[Chat],
     sampling: Sampling,
-    choice: AdapterChoice,
+    choice: ByLabel[str | None],
 ) -> list[Generated | Fault]:
-    """Sends each question's chat to the model with the adapter that `choice` names. Makes one concurrent call
-    per adapter. Returns as `ask_each`."""
+    """Sends each question's chat to the model with the LoRA adapter that `choice` names; None: no adapter.
+    Makes one concurrent call per adapter. Returns as `ask_each`."""
     adapters = [choice.of(q) for q in questions]
     rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
     calls = [

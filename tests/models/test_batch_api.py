@@ -13,7 +13,7 @@ from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.llm import Chat, Generated, Message, Sampling, TokenPrice
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.models.batches import BatchClient, watched
+from raypipe.models.batch_api import BatchClient, watched
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.openai import OpenAIClient
 

@@ -49,10 +49,8 @@ def read_predictions(path: Path, rule: verdict_rules.Rule | None) -> PredictionF
     rows: list[verdict_rules.Prediction] = []
     texts: dict[str, str] = {}
     stated: dict[str, str] = {}
-    if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
-        raise DataError(
-            f"{path}: expected lines of JSON (.jsonl or .jsonl.gz), found {path.suffix}. Convert it"
-        )
+    if (ending := path.suffix).lower() in (".csv", ".tsv", ".parquet"):
+        raise DataError(f"{path}: expected lines of JSON (.jsonl or .jsonl.gz), found {ending}. Convert it")
     for line in lines(path):
         if not line.text.strip():
             normalized["blank_line"] += 1
@@ -65,15 +63,12 @@ def read_predictions(path: Path, rule: verdict_rules.Rule | None) -> PredictionF
         texts[rows[-1].question] = "" if record["query"] is None else str(record["query"])
         for name in ("judge", "trim"):
             value = str(record.get(name) or "")
-            if stated.setdefault(name, value) != value:
-                raise line.error(
-                    f"{name} {stated[name] or 'none'}, as the lines before it say", value or "none"
-                )
+            if (first := stated.setdefault(name, value)) != value:
+                raise line.error(f"{name} {first or 'none'}, as the lines before it say", value or "none")
     if rule is not None:
         _require_fitting(path, [r.judge_response for r in rows if r.judge_response is not None], rule)
-    return PredictionFile(
-        tuple(rows), texts, stated.get("judge", ""), stated.get("trim", ""), dict(normalized)
-    )
+    judge, trim = stated.get("judge", ""), stated.get("trim", "")
+    return PredictionFile(tuple(rows), texts, judge, trim, dict(normalized))
 
 
 REPLIES: Mapping[verdict_rules.Rule, str] = {
@@ -121,10 +116,7 @@ def _row(
     answer = text("answer", record["answer"])
     if not answer.strip():
         raise line.error("an answer to score against", answer)
-    alternatives = record.get("alternatives")
-    if alternatives is None:
-        alternatives = []
-    if not isinstance(alternatives, list):
+    if not isinstance(alternatives := record.get("alternatives"), list | None):
         raise line.error("a list of texts as 'alternatives'", alternatives)
     prediction, judged = record["prediction"], record.get("judge_response") if rule is not None else None
     if judged is not None and (by := record.get("judge_rule", rule)) != rule:
@@ -137,7 +129,7 @@ def _row(
     return verdict_rules.Prediction(
         question=text("id", record["id"]) if "id" in record else text("query", record["query"]),
         prediction=None if prediction is None else text("prediction", prediction),
-        truths=(answer, *(text("alternatives", a) for a in alternatives)),
+        truths=(answer, *(text("alternatives", a) for a in alternatives or ())),
         judge_response=None if judged is None else text("judge_response", judged),
         labels=labels,
     )
