@@ -1,10 +1,14 @@
 """Every step in the table keeps every law: rows, batches, what it declares to read and write, its bound."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import golden
 import pytest
 
-from raypipe.recipes.bounds import is_bounded
+from raypipe.core.errors import LawBroken
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS
+from raypipe.recipes.step_contract import is_bounded
 from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS, STEPS
 
 
@@ -17,6 +21,24 @@ def links():
 @pytest.mark.parametrize("verb", QUESTION_STEPS)
 def test_every_question_step_keeps_every_law(links, verb, law):
     QUESTION_LAWS[law](links[verb])
+
+
+@pytest.mark.parametrize(
+    "verb, writes, found",
+    [
+        ("dense", {"hits.dense"}, "hits"),
+        ("dense", {"hits"}, "hits.dense"),
+        ("rerank", {"order"}, "hits.rerank"),
+        ("rerank", {"hits.rerank"}, "order"),
+        ("generate", set(), "replies.web"),
+    ],
+)
+def test_a_step_that_changes_hits_scores_or_replies_without_declaring_them_is_told(
+    links, verb, writes, found
+):
+    silent = replace(links[verb], step=SimpleNamespace(writes=lambda: frozenset(writes)))
+    with pytest.raises(LawBroken, match=rf"it writes {found}, which"):
+        QUESTION_LAWS["writes"](silent)
 
 
 @pytest.mark.parametrize("verb", QUESTION_STEPS)

@@ -129,33 +129,27 @@ class Sandbox:
         if not left:
             return None
         self.close()
-        return self._verdict(why or child.end(), child.memory if child.killed else 0)
-
-    def _verdict(self, why: Refused, memory: int) -> Refused:
-        """Starts a child that answers the probe, and returns `why`, the reason why the last child ended.
-
-        `memory` is the bytes that the last child had, if the system killed it, else 0. If no child can get as
-        much, the reason becomes transient. Raises WorkerBroken if a new child does not answer the probe.
-        """
-        if memory and self._trouble(memory):
-            why = replace(why, transient=True)
-        if self._child is None and (found := self._trouble()):
+        why = why or child.end()
+        if child.killed and child.memory and self._failed_probe(child.memory):
+            why = replace(why, transient=True)  # no new child can get as much memory
+        if self._child is None and (failure := self._failed_probe()):
             raise WorkerBroken(
                 f"{self._function}: a child process failed on a request that is known to work: "
-                f"{found.reason}: {found.detail}. No row is blamed. Check whether this machine has memory "
-                "and processors left (`free`, `dmesg`)"
+                f"{failure.reason}: {failure.detail}. No row is blamed. Check whether this machine has "
+                "memory and processors left (`free`, `dmesg`)"
             )
         return why
 
-    def _trouble(self, memory: int = 0) -> Refused | None:
-        """Starts a child, which fills `memory` bytes and then gets the probe, a request that is known to
-        work. Returns None if the child answers it, else why not."""
+    def _failed_probe(self, memory: int = 0) -> Refused | None:
+        """Starts a child, which fills `memory` bytes and then gets the probe. If the child answers the probe,
+        keeps the child and returns None. Otherwise ends the child and returns why it did not answer."""
         self._child = child = _Child(self._function, self._limits)
         answer = next(child.answers([(self._probe,)], memory), None)
-        if answer is not None and not (isinstance(answer, Refused) and answer.reason == "memory"):
+        failure = answer if isinstance(answer, Refused) and answer.reason == "memory" else None
+        if answer is not None and failure is None:
             return None
         self.close()
-        return answer if isinstance(answer, Refused) else child.end()
+        return failure or child.end()
 
     def close(self) -> None:
         """Ends the child. The next request starts another."""

@@ -42,11 +42,10 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.bounds import is_bounded
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS, Trial, run
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import named, step_class
+from raypipe.recipes.step_contract import is_bounded, named, step_class
 from raypipe.recipes.wiring import GIVEN
 from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.dense import Dense

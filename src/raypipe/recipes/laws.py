@@ -18,8 +18,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import LawBroken
 from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply
-from raypipe.recipes.bounds import bound_of, corpus_bound_of, is_bounded
-from raypipe.recipes.step_contract import named, of_turns
+from raypipe.recipes.step_contract import bound_of, corpus_bound_of, is_bounded, named, of_turns
 from raypipe.store.memo.cached import CallCounts, cached
 
 UNDECLARED, UNREAD = "which writes() does not name", "a field that reads() does not name"
@@ -56,20 +55,18 @@ def question_batch(trial: Trial) -> None:
 
 
 def question_writes(trial: Trial) -> None:
-    """Checks that the step changes only fields and replies in writes(). Hits and faults may change."""
+    """Checks that the step changes only fields, replies, hits and scores of hits that are in writes(). Faults
+    may change. Scores go with their hit if a step that may write hits drops it."""
     writes = trial.step.writes()
-    declared = {"faults", "replies", "hits", *(w.split(".")[0] for w in writes)}
     for before, after in zip(trial.given, trial.out, strict=True):
-        for f in fields(before):
-            if f.name not in declared:
-                same = getattr(after, f.name) == getattr(before, f.name)
-                _expect(same, f"it writes {f.name}, {UNDECLARED}")
-        for name, reply in before.replies.items():
-            if f"replies.{name}" not in writes:
-                same = after.replies.get(name) == reply
-                _expect(same, f"it writes replies.{name}, {UNDECLARED}")
-        for name in after.replies.keys() - before.replies.keys():
-            _expect(f"replies.{name}" in writes, f"it writes replies.{name}, {UNDECLARED}")
+        if "hits" in writes:
+            left = {h.chunk for h in after.hits}
+            before = replace(before, hits=tuple(h for h in before.hits if h.chunk in left))
+        names = {f.name for f in fields(before)} - {"replies", "faults"}
+        names |= {f"replies.{name}" for name in (*before.replies, *after.replies)}
+        names |= {f"hits.{score}" for h in (*before.hits, *after.hits) for score in h.scores}
+        for name in sorted(names - writes):
+            _expect(_written(after, name) == _written(before, name), f"it writes {name}, {UNDECLARED}")
 
 
 def question_reads(trial: Trial) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -11,7 +12,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate
 from raypipe.core.llm import Sampling
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import CorpusStep, Kit, Model, Step
+from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Kit, Model, Reach, Step
 from raypipe.core.records import Question, SourceKind
 from raypipe.core.references import Reference
 
@@ -200,3 +201,31 @@ def _inside(value: Any) -> Iterator[Model | Reference[Any]]:
         parts = value
     for part in parts:
         yield from _inside(part)
+
+
+def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
+    """Returns upper bounds on the step's calls and passages for a question. `reach` bounds the question's
+    passages before the step. If the step has no method `bound`, its calls are unbounded. Hits and ranking are
+    then unbounded, too, if the step writes either of them."""
+    bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
+    if bound is not None:
+        return bound(question, reach)
+    if not step.writes().isdisjoint({"hits", "order"}):
+        reach = dataclasses.replace(reach, hits=math.inf, order=math.inf)
+    asked = asked_models(step)
+    tokens = math.inf if any(m.kind == "generator" for m in asked) else 0
+    dim = max((m.dim for m in asked), default=0)
+    return Bound(math.inf, reach, tokens=tokens, reply_tokens=tokens, dim=dim)
+
+
+def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
+    """Returns upper bounds on the step's calls and rows for a source of `chars` characters. The bounds are
+    infinite if the step has no method `bound`, or if the length is unknown (math.inf)."""
+    bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
+    if bound is None or math.isinf(chars):
+        return CorpusBound(math.inf, math.inf, math.inf)
+    return bound(chars)
+
+
+def is_bounded(step: Step | CorpusStep) -> bool:
+    return hasattr(step, "bound")

@@ -23,8 +23,8 @@ from raypipe.core.llm import Chat
 from raypipe.core.protocols import CorpusStep, Model, Reach
 from raypipe.core.records import Question, Source
 from raypipe.recipes import step_contract
-from raypipe.recipes.bounds import corpus_bound_of, is_bounded
 from raypipe.recipes.recipe import Stage
+from raypipe.recipes.step_contract import corpus_bound_of, is_bounded
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus

@@ -16,9 +16,8 @@ import numpy as np
 from raypipe.core.llm import TokenPrice
 from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Gold, Question, Source
-from raypipe.recipes.bounds import bound_of, corpus_bound_of
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import table_of
+from raypipe.recipes.step_contract import bound_of, corpus_bound_of, table_of
 from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.run_parts import Estimate
 from raypipe.runs.stage_records import Difference
