@@ -104,8 +104,10 @@ def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[st
         raise ConfError(f"{where}: expected pairs of lora_A and lora_B, found no tensor at all")
     if lone := sorted(m for m, pair in pairs.items() if len(pair) < 2):
         [factor] = pairs[lone[0]]
-        found = f"found only lora_{factor}. The file is incomplete: save it again"
-        raise ConfError(f"{where}: expected lora_A and lora_B of {lone[0]}, {found}")
+        raise ConfError(
+            f"{where}: expected lora_A and lora_B of {lone[0]}, found only lora_{factor}. The file is "
+            f"incomplete: save it again"
+        )
     return pairs
 
 
@@ -161,8 +163,10 @@ def _check_targets(
         raise ConfError(f"{where}: target_modules of {ADAPTER[0]} do not name {more[0]}. Save both again")
     part = any(config.get(f) for f in ("layers_to_transform", "exclude_modules"))
     if not part and (lacking := sorted(meant - found)):
-        found = f"found none of {lacking[0]} and {len(lacking) - 1} more"
-        raise ConfError(f"{where}: expected weights of each module in target_modules, {found}. {_AGAIN}")
+        raise ConfError(
+            f"{where}: expected weights of each module in target_modules, found none of {lacking[0]} and "
+            f"{len(lacking) - 1} more. {_AGAIN}"
+        )
 
 
 def _check_finite(where: str, file: Path, tensors: Mapping[str, TensorHeader]) -> None:

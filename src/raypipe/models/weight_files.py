@@ -41,8 +41,9 @@ def headers(path: Path) -> dict[str, TensorHeader]:
     except (ValueError, AttributeError, TypeError, KeyError):
         found = {"": TensorHeader("", (), 0, -1)}
     if max((t.end for t in found.values()), default=8 + head) != size:
-        found = f"{size} bytes that end early"
-        raise ModelMissing(f"{path}: expected whole safetensors, found {found}. Fetch it again")
+        raise ModelMissing(
+            f"{path}: expected whole safetensors, found {size} bytes that end early. Fetch it again"
+        )
     return found
 
 

@@ -201,6 +201,9 @@ async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInF
     return bytes(body)
 
 
+TICKS = 10  # parts of the time for a body
+
+
 async def _in_time(reading: Coroutine[Any, Any, None], limit_s: float) -> None:
     """Awaits the reading of a body for TICKS ticks, together `limit_s`. A tick that ends late, because the
     event loop was held up, still counts as one: the client gets more time, not less. Raises RequestRefused if
@@ -218,9 +221,6 @@ async def _in_time(reading: Coroutine[Any, Any, None], limit_s: float) -> None:
         raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, (), _RETRY)
     detail = f"Expected the whole body within {limit_s:g} s."
     raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, detail, (), _CLOSE)
-
-
-TICKS = 10  # parts of the time for a body
 
 
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
