@@ -95,7 +95,7 @@ class Facts:
     def bound(self, question: Question, reach: Reach) -> Bound:
         rules = [s for s in self.table.values() if s is not None]
         meant = [s for s in rules if s.embedder is not None]
-        known = sum(min(FORMS * s.table.names, MOST_NEAR) for s in meant)  # of names; all questions share them
+        known = sum(min(FORMS * s.table.names, MOST_NEAR) for s in meant)  # shared by all questions
         vectors = known + MOST_NAMES if meant else 0
         scored = 0 if self.model is None else MOST
         by_year = any(s.by == "year" and s.wanted(question.text) for s in rules)
