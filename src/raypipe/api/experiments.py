@@ -242,7 +242,9 @@ def _questions(
     """Opens the store of a sweep, and ingests its files. With `scratch`, a folder for a plan's files, the
     files are only read. Returns the store, all questions, the sources that the store lacks, and the measure
     that ranks points. Raises DataError if there are no questions."""
-    store, docs = docs_store(docs, store, session, read=scratch is None), docs if scratch else None
+    store = docs_store(docs, store, session, read=scratch is None)
+    if scratch is None:
+        docs = None  # its files are in the store now
     filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch, docs)
     read = None
     if files and scratch is None:

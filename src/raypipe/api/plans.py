@@ -209,10 +209,16 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
     runs = list(measured(session.settings, session.cluster_file()))
     if store is not None:
         runs = [*recent(session.store(store), planner.LOOKED_BACK), *runs]
-    workers, prices = workers_of(file, found), prices_of(session, found)
-    device, kit = (file.backend, file.device), LocalKit(None, file.backend)
     made = assumed_plan(
-        found, size, session.cluster, file.sources_per_task, workers, device, runs, prices, kit
+        found,
+        size,
+        session.cluster,
+        file.sources_per_task,
+        workers_of(file, found),
+        (file.backend, file.device),
+        runs,
+        prices_of(session, found),
+        LocalKit(None, file.backend),
     )
     return AssumedResult(made)
 

@@ -173,7 +173,8 @@ class RowStep:
     async def _changed(self, batch: pa.Table) -> pa.Table:
         if self._change is None:  # a model is loaded at the first row that needs it
             kit = self.worker.kit(LanceIndex(self.index) if self.index else None)
-            self._change = (_of_sources if self.half == "corpus" else _of_questions)(self.stage, kit)
+            opened = _of_sources if self.half == "corpus" else _of_questions
+            self._change = opened(self.stage, kit)
         return await self._change(batch)
 
 

@@ -146,10 +146,11 @@ def reproduce(
     run, folder = reproductions(session, name).runs[name], Path(data)
     if not folder.exists():
         raise DataError(f"--data {folder}: expected {run.data}; found nothing there")
-    found = dict[str, Mapping[str, float | None]]()  # score that ranks, or file -> measure -> number
+    found = dict[str, Mapping[str, float | None]]()  # `by` of an expected number -> measure -> number
     if run.how == "eval":
         measured = evaluate(run.recipe, folder, store, session=session).run.measures
-        found = {e.by: {m.measure: m.mean for m in measured} for e in run.expected}
+        means = {m.measure: m.mean for m in measured}
+        found = {e.by: means for e in run.expected}
     elif run.how == "score":
         for by in dict.fromkeys(e.by for e in run.expected):
             file = _file(folder, f"{by}.jsonl")

@@ -141,8 +141,9 @@ _SESSION = (
 
 def session(*names: str) -> Any:
     """Returns the default of a command's Session parameter: the options `names`. An option becomes the field
-    of the session with the same name."""
-    return [option for option in _SESSION if option.name in names]
+    of the session with the same name. Raises KeyError for an unknown name."""
+    known = {option.name: option for option in _SESSION}
+    return [known[name] for name in names]
 
 
 OF_RECIPE = ("models", "llm", "graphs", "cluster")

@@ -62,10 +62,16 @@ class Shell:
     stdout: TextIO
     began: float  # start of the command, by perf_counter
 
-    def session(self, models: str | None = None, cluster: str = "laptop", **more: Any) -> Session:
+    def session(
+        self,
+        models: str | None = None,
+        cluster: str = "laptop",
+        llm: str | None = None,
+        graphs: Iterable[tuple[str, str]] = (),
+        sets: Iterable[str] = (),
+    ) -> Session:
         """Returns a session with these options. It shows progress unless JSON is printed."""
-        graphs, sets = dict(more.pop("graphs", ())), tuple(more.pop("sets", ()))
-        return Session(self.settings, models, graphs, cluster, not self.json, sets=sets, **more)
+        return Session(self.settings, models, dict(graphs), cluster, not self.json, llm, tuple(sets))
 
     def print_json(self, value: Any) -> None:
         """Prints a value as one line of JSON on stdout. Raises ValueError for NaN and infinity."""

@@ -49,7 +49,8 @@ def evaluate(
     out: str | None = arg("folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME)", "DIR"),
     verbose: bool = arg("print the plan of each step, and all tables of the report", flag="-v"),
 ) -> Shown[Any]:
-    given, store = options.given(), place.uri(session, out=out)
+    given = options.given()
+    store = place.uri(session, out=out)
     with TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if not (data or store or shell.settings.store):
             data, store = _demo(session, recipe, options, Path(scratch) if dry_run else None)

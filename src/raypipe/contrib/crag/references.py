@@ -159,7 +159,7 @@ class FactsRef(Reference["FactsTable"]):
             return cls(name, "", "nowhere")
         from raypipe.contrib.crag.public_data import names_of, read_facts
 
-        path = Path(place).absolute()
+        path = Path(place).absolute()  # a worker may have another working directory
         table, version = read_facts(path)
         return cls(name, str(path), version, names_of(table))
 

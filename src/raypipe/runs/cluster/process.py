@@ -44,7 +44,7 @@ NOTE_S = 1.0  # seconds between two notes of a process on its part; a note takes
 class Alarm:
     """Time limits on concurrent pieces of work; the process ends if one piece takes too long. Nothing inside
     a process can interrupt a library that loops in C code, so a kernel timer sends a signal without a
-    handler. The owner of the process sees the death and decides on the work."""
+    handler, which ends the process. The owner of the process sees its death and decides on the work."""
 
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}  # piece -> its deadline on the monotonic clock

@@ -122,6 +122,7 @@ class CorpusBuilds:
             asked = (*models, *self.recipe.writers()) if models else ()
             known = {(vectors_of if m.kind == "embedder" else replies_of)(m).name for m in asked}
             versions = memo_versions(self.store) if models else {}
+            # memo table -> version, for those memo tables of the models that exist
             memo = {name: version for name, version in versions.items() if name in known}
             return CorpusTask(self.worker, self.recipe, run.name, steps, models, memo)
 

@@ -136,7 +136,8 @@ class CorpusOperator:
         read, table = work.recipe.texts_table, work.recipe.passages_table
 
         def begin(block: PartRows) -> BlockWork:
-            with_text, split = "text" in block.rows.column_names, list[str]()
+            with_text = "text" in block.rows.column_names  # else texts are read from the store
+            split = list[str]()  # sources of the block that did not fail
 
             async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
                 texts = block.rows if with_text else store.rows(read, "source", ids)

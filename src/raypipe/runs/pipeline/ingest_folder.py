@@ -275,6 +275,7 @@ def _digest(values: Mapping[str, str]) -> str:
 def states_of(store: Store, of: str) -> dict[str, FileState]:
     """Loads the state of each file of a folder at its last read. `of` is the id of the folder."""
     raw = store.files.read(f"{FOLDERS}/{of}.json")
+    # Not by pydantic's own JSON, which refuses the surrogates in names that are no UTF-8.
     return _STATES.validate_python(json.loads(raw)["files"]) if raw else {}
 
 

@@ -155,9 +155,10 @@ def _finish(store: Store, name: str) -> None:
         for fingerprint in tree["outdated"]:
             outdate(store, fingerprint)
         try:
-            for table in (t for t in (*INGEST_TABLES, "faults") if t in tree["parts"]):
-                added_only = table in ("sources", "faults")
-                commit(store, table, tree["run"], tree["parts"][table], replace=not added_only)
+            for table in (*INGEST_TABLES, "faults"):  # in the order of their commits
+                if table in tree["parts"]:
+                    replaces = table not in ("sources", "faults")
+                    commit(store, table, tree["run"], tree["parts"][table], replace=replaces)
         except AddedMeanwhile:
             store.files.remove(name)
             raise

@@ -135,9 +135,10 @@ def _between(content: bytes, low: int, high: int) -> pa.Table:
 
 
 def preceding_rows(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
-    """Returns index of a shard -> rows of other shards that take precedence over the shard's rows. Such a row
-    is the latest fetch of an address, or the first row with an id. Ids are compared only once each shard
-    knows the latest fetches, because an older page that is dropped takes its id with it."""
+    """Returns index of a shard -> rows of other shards that take precedence over the shard's rows. Empty: no
+    shard must be read again. Such a row is the latest fetch of an address, or the first row with an id. Ids
+    are compared only once each shard knows the latest fetches, because an older page that is dropped takes
+    its id with it."""
     before: defaultdict[int, Before] = defaultdict(lambda: defaultdict(dict))
 
     def add(joined: JoinedKeys, which: str, at: int, value: str) -> None:
@@ -207,8 +208,10 @@ def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
         "sources": ((key, "") for key in staging.sources()),
     }
     for which, rows in lists.items():
-        columns = (zip(*some, strict=True) for some in bounded_rows.batches(rows, BATCH))
-        parts = (pa.record_batch([pa.array(k, pa.binary(KEY)), pa.array(v)], _LIST) for k, v in columns)
+        parts = list[pa.RecordBatch]()
+        for some in bounded_rows.batches(rows, BATCH):
+            keys, values = zip(*some, strict=True)
+            parts.append(pa.record_batch([pa.array(keys, pa.binary(KEY)), pa.array(values)], _LIST))
         files.write(name, which, arrow.file_of(pa.Table.from_batches(parts, _LIST)))
     files.write_outcome(name, {"before": again, "counts": asdict(counts), "rows": asdict(staging.rows)})
     return counts.rows, counts.faults

@@ -236,11 +236,12 @@ def block_function(
         with kit.spent.piece():
             start, backoff = kit.spent(), worker.backoff()
             try:
-                work, witnessed = begin(block), passed > 0 or trial
+                work = begin(block)
+                witnessed = passed > 0 or trial
                 done, broken = await bisected(work.compute, ids, counts, check, backoff, suspects, witnessed)
                 lost = [(id, fault, 1, "") for _, some in done for id, fault in some]
                 lost += [(id, asdict(x.fault), x.attempts, "") for id, x in broken.items()]
-                failed = tuple(
+                failed = tuple(  # the digest is "" for rows of `lost`, and for those that came with the task
                     (id, fault, n, of or work.digest_of(id, fault["step"]))
                     for id, fault, n, of in (*block.note.failed, *lost)
                 )

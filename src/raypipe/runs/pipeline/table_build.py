@@ -105,8 +105,10 @@ class TableBuilder:
                 self._again(list(again), build, done)
             valid = False  # rows with transient faults stay pending: this run does not try them again
             while not valid and (ids := build.missing_ids()):
-                cut = self._per_task(ids, build), False, False, build.groups, build.max_rows
-                run = begin(self.store, build.work_id, ids, *cut)
+                per_task = self._per_task(ids, build)
+                run = begin(
+                    self.store, build.work_id, ids, per_task, False, False, build.groups, build.max_rows
+                )
                 valid = self._finish(run, build.work_id, build, done)
             if build.calls_models:
                 done.memo_damaged += self.merge_memo()

@@ -186,6 +186,7 @@ class CorpusPlanner:
         coming = self._context.coming
         unread = Ids.of(s for s in coming.kinds if s not in coming.some)
         pool = (self._unsplit or self.wanted).without(unread)
+        # Ids are digests, so the smallest are a random sample. `Sampler` keeps the texts of the same ones.
         smallest = pc.select_k_unstable(pool.array, SOURCES if self._unsplit else FEW, [("", "ascending")])
         sources: list[Source] = []
         for some in batches(Ids(pool.array.take(smallest)), AT_ONCE):
