@@ -148,7 +148,7 @@ def test_what_commands_print_about_this_machine_validates(printed, tmp_path):
 
 
 def test_results_that_take_a_model_to_make_validate(tmp_path):
-    names = ("embedder", "reranker", "instructor")
+    names = ("embedder", "reranker", "instructor", "decoder")
     made = Standins(tmp_path / "chat", (("a", tmp_path / "a"),), *(tmp_path / n for n in names))
     checked("standins", StandinsResult(made).to_dict())
     seen = {"movie": {"pairs": 9, "changed": 3}}

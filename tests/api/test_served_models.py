@@ -284,7 +284,7 @@ def test_fields_that_a_server_refuses_are_left_out_and_noted_and_make_another_mo
         [model] = {m for m in made.models() if m.kind == "generator"}
         assert "+without:presence_penalty,temperature+" in f"{model.weights}+"
         assert made.digest() != before
-    [noted] = [m.unsent for m in models_of(made) if m.kind == "generator"]
+    [noted] = [m.unsent for m in models_of(made.models()) if m.kind == "generator"]
     assert set(noted) == {*picky.refuses}, "a record says so"
 
 

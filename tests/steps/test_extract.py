@@ -136,7 +136,7 @@ def test_it_says_what_it_reads_and_refuses_nonsense():
 def test_numbers_that_another_embedder_was_fitted_with_are_refused():
     real, other = replace(HASH, path="folder"), replace(SURE, embedder="sha256:other")
     with pytest.raises(
-        ValueError, match=r"fitted with sha256:other\. Fit them again \(python bench/figures/extract"
+        ValueError, match=r"found sha256:other\. Fit them again \(python bench/figures/extract"
     ):
         Extract(embedder=real, fitted=other)
     Extract(embedder=real, fitted=replace(SURE, embedder=real.weights))

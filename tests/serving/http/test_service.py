@@ -126,7 +126,9 @@ def test_it_is_not_ready_until_the_tables_exist_but_answers_from_a_requests_own_
     app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     page = {"page_result": "<p>Ada wrote the first program.</p>"}
     head, health, ready = send(app, ("HEAD", "/healthz", {}), ("GET", "/healthz", {}), ("GET", "/readyz", {}))
-    assert head.status_code == 200 and head.headers == health.headers and not head.content
+    assert head.status_code == 200 and not head.content
+    told = ({k: v for k, v in r.headers.items() if k != "x-request-id"} for r in (head, health))
+    assert next(told) == next(told)
     assert health.status_code == 200
     assert ready.status_code == 503 and int(ready.headers["retry-after"]) > 0
     assert str(tmp_path) not in ready.text

@@ -312,4 +312,8 @@ def read_facts(path: Path) -> tuple[pa.Table, str]:
     if table.schema.names != SCHEMA.names:
         expected, found = (", ".join(names) for names in (SCHEMA.names, table.schema.names))
         raise DataError(f"{path}: expected the columns {expected}, found {found}. {_MAKE}")
+    try:
+        table = table.cast(SCHEMA)
+    except pa.ArrowException as e:
+        raise DataError(f"{path}: expected columns as {_MAKE.split(' makes')[0]} writes them: {e}") from e
     return table, f"facts:{hashlib.blake2b(content, digest_size=16).hexdigest()}"
