@@ -144,6 +144,7 @@ OUTPUTS: Mapping[str, Any] = {
         embedder=str,
         reranker=str,
         instructor=str,  # an embedder of the T5 shape
+        decoder=str,  # an embedder of the last token
         models=str,  # the file for --models
     ),
     "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
