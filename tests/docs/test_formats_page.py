@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from checkout import ROOT
 from pages import computing
 
@@ -26,6 +27,7 @@ def test_the_table_of_formats_has_the_numbers_that_are_written():
     assert said == {name: str(number) for name, number in written.items()}
 
 
+@pytest.mark.drill
 def test_the_page_runs_and_prints_what_it_shows(tmp_path, local_ray, monkeypatch, capsys):
     script = "\n".join(text for kind, text in BLOCKS if kind == "python")
     assert [script.count(line) for line in OWN] == [1, 1]

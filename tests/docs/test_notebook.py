@@ -3,6 +3,7 @@
 import importlib.util
 import json
 
+import pytest
 from checkout import ROOT
 from pages import computing
 
@@ -19,6 +20,7 @@ def shown(cell, names):
     return eval(last, names)
 
 
+@pytest.mark.drill
 def test_the_cells_of_the_notebook_run_and_show_tables(tmp_path, local_ray, monkeypatch):
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAYPIPE_CONF", str(computing(tmp_path / "conf")))

@@ -146,6 +146,14 @@ JOBS = {"reprocess": "eval --changes"}
 # ---- whether it is there
 
 
+@cache
+def places(first):
+    """The paths of modules that end with a name, and what is in the classes of that name."""
+    starts = {m[: at.end()] for m in modules() for at in re.finditer(rf"\b{first}\b", m)}
+    return starts, [found[first] for found in modules().values() if found.get(first)]
+
+
+@cache
 def is_name(text):
     """Whether a dotted name leads into raypipe: from a package, a module, or a class.
 
@@ -153,8 +161,7 @@ def is_name(text):
     (False, True, False)
     """
     first, *rest = text.split(".")
-    starts = {m[: at.end()] for m in modules() for at in re.finditer(rf"\b{first}\b", m)}
-    classes = [found[first] for found in modules().values() if found.get(first)]
+    starts, classes = places(first)
     return any(below(start, rest) for start in starts) or any(within(names, rest) for names in classes)
 
 

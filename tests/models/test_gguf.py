@@ -58,6 +58,7 @@ def home(tmp_path) -> Session:
     return Session(settings, models=str(tmp_path / "models.yaml"))
 
 
+@pytest.mark.drill
 def test_a_gguf_is_added_as_a_folder_that_an_engine_can_start(tmp_path):
     session = home(tmp_path)
     added = add_model(gguf=written(tmp_path / "Tiny.gguf"), session=session)

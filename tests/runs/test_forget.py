@@ -97,6 +97,7 @@ def store_tables(store):
     return [n.removesuffix(".lance") for n in store.files.names("") if n.endswith(".lance")]
 
 
+@pytest.mark.drill
 def test_several_go_at_once_and_a_question_with_its_golds_answers_and_rows_of_runs(copy, capsys, monkeypatch):
     store, runs = copy.store, copy.folder / "runs"
     asked = next(q for q in store.scan("questions").to_pylist() if address(0) in str(q["citations"]))["id"]
