@@ -98,8 +98,9 @@ def score_answers(
     """Scores the collected answers of a run. `judge` decides answers that the rule leaves open; without it,
     only `labels` do. `labels` are people's, and outrank rule and judge. `fresh` ignores the judge's cached
     replies. `done` has the counters of the run; a cap on them also stops the judge."""
-    rows, said, caps = list(answers.rows), None, pipeline.caps
+    rows, said = list(answers.rows), None
     if judge is not None:
+        caps = pipeline.caps
         spend = (lambda asked: caps.check(done, pipeline.clock.total(), asked)) if caps.any else None
         replies, said = judge.ask(pipeline.store, rows, answers.texts, fresh, spend)
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]

@@ -93,8 +93,8 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
     golds = arrow.gold.records(store.rows("golds", "question", list(found)))
     labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
     asked = store.dataset("questions", record.tables["questions"])  # as the run read them
-    columns = ids.rows(asked, "id", list(found), ["id", "text"]).columns
-    texts = dict(zip(*(c.to_pylist() for c in columns), strict=True))
+    rows = ids.rows(asked, "id", list(found), ["id", "text"]).to_pylist()
+    texts = {row["id"]: row["text"] for row in rows}
     fits = fits_of(description(record.recipe)).values()
     seen = frozenset(q for q, text in texts.items() if has_seen(fits, text))
     kept = frozenset(q for q, k in keys.items() if k.kept)

@@ -241,7 +241,9 @@ class Catalog:
     def _hub(self, entry: ModelEntry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             expected = f"the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}"
-            pin = f"Pin today's with `{pin_command(where.path, entry.repo)}`, and pass `--models models.yaml`"
+            pin = (
+                f"Pin today's with `{pin_command(where.path, entry.repo)}`. Then pass `--models models.yaml`"
+            )
             raise where.at("revision").error(
                 f"expected {expected}. Another name may mean other weights tomorrow. {pin}. Or write a "
                 "commit here, or give `path` instead of `repo`"

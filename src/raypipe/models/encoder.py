@@ -107,7 +107,9 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
     require_pooled_mark(model, tokenizer.backend_tokenizer)
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
-        lacks = f"a {net.config.model_type} states no number of positions, which {model.loader!r} needs"
+        lacks = (
+            f"a {net.config.model_type} states no number of positions, which loader {model.loader!r} needs"
+        )
         raise folder.model_error(model, f"{lacks}. Use loader sentence-transformers, or instructor")
     # XLM-R and related models count positions from the padding id on, so the first ones are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0

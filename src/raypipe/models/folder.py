@@ -229,7 +229,8 @@ def _require_shape(model: Model, folder: Path) -> None:
     dim and prompts itself, so only the pooling is checked."""
     if model.kind != "embedder":
         return
-    found, other = pooling_of(folder), "or use loader sentence-transformers"
+    found = pooling_of(folder)
+    other = "or use loader sentence-transformers"
     if model.pooling and found and found != [model.pooling]:
         unlike = f"pooling is {model.pooling} in models.yaml, but its folder pools by {' and '.join(found)}"
         raise model_error(model, f"{unlike}. Correct the entry, {other}")
@@ -269,8 +270,9 @@ def json_object(path: Path, kind: type = dict) -> Any:
     except ValueError as e:
         raise ConfError(f"{path}: not valid JSON: {e}. Fetch the folder again") from e
     if not isinstance(tree, kind):
-        found = f"a JSON {'object' if kind is dict else 'array'}, found {type(tree).__name__}"
-        raise ConfError(f"{path}: expected {found}. Fetch the folder again")
+        wanted = "object" if kind is dict else "array"
+        found = f"expected a JSON {wanted}, found {type(tree).__name__}"
+        raise ConfError(f"{path}: {found}. Fetch the folder again")
     return tree
 
 

@@ -98,7 +98,9 @@ def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[st
     for key, tensor in tensors.items():
         if (found := _KEY.fullmatch(key)) is None:
             expected = "tensors named base_model.model.MODULE.lora_A.weight and lora_B"
-            raise ConfError(f"{where}: expected {expected}, found {key!r}. Use PEFT's save_pretrained")
+            raise ConfError(
+                f"{where}: expected {expected}, found {key!r}. Save it with PEFT's save_pretrained"
+            )
         pairs.setdefault(found["module"], {})[found["factor"]] = tensor
     if not pairs:
         raise ConfError(f"{where}: expected pairs of lora_A and lora_B, found no tensor at all")
@@ -106,7 +108,7 @@ def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[st
         [factor] = pairs[lone[0]]
         raise ConfError(
             f"{where}: expected lora_A and lora_B of {lone[0]}, found only lora_{factor}. The file is "
-            f"incomplete: save it again"
+            "incomplete: save it again"
         )
     return pairs
 
@@ -139,7 +141,8 @@ def _check_modules(
         a, b = pair["A"].shape, pair["B"].shape
         if len(a) != 2 or len(b) != 2 or a[0] != b[1] or a[0] != rank:
             expected = f"expected factors of rank {rank}, as {ADAPTER[0]} says"
-            raise ConfError(f"{where}: {module}: {expected}, found {list(a)} and {list(b)}: save both again")
+            found = f"found shapes {list(a)} and {list(b)}"
+            raise ConfError(f"{where}: {module}: {expected}, {found}: save both again")
         wanted = modules[module]
         if wanted is not None and (b[0], a[1]) != wanted:
             expected = f"expected factors of a matrix of {list(wanted)}, as in {base}, found {[b[0], a[1]]}"

@@ -122,7 +122,7 @@ OMITTABLE = (*NEUTRAL, "seed", "stop")
 """Fields that may be left out of a chat. Then the server's defaults apply; `read_chat` applies stops."""
 CHARS_A_TOKEN = 4  # of English text, as OpenAI estimates for its limits of tokens per minute
 UNSUPPORTED = re.compile(
-    r"un(supported|known|recogni[sz]ed|expected)|not (supported|permitted|allowed)", re.I
+    r"unsupported|unknown|unrecogni[sz]ed|unexpected|not (supported|permitted|allowed)", re.I
 )
 
 
@@ -337,7 +337,8 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
     if kind == "embedder":
         body = {"model": name, "input": ["ready"], "encoding_format": "float"}
         sent = _send(at, "POST", "embeddings", lambda t: len(t["data"][0]["embedding"]), json=body)
-        if isinstance(dim := asyncio.run(sent), Trouble):
+        dim = asyncio.run(sent)
+        if isinstance(dim, Trouble):
             expected = f"expected an embedding of {name!r}; {IS_THIS_V1} Its key goes into ${key_name}"
             raise (Unavailable if dim.reason in GONE else ConfError)(f"{dim.detail}: {expected}")
         return {"loader": "embeddings", "dialect": dialect or "openai", "dim": dim}

@@ -118,12 +118,13 @@ def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
     try:
         response = client.get(url)
     except httpx.HTTPError as e:
-        advice = "Copy the entry from elsewhere, give the model's folder, or set HF_ENDPOINT to another hub"
+        instead = "Run this elsewhere and copy the entry, give a folder that has the model"
+        advice = f"{instead}, or name another hub in HF_ENDPOINT"
         raise Unavailable(f"{hub} cannot be reached: {why_failed(e, url)}. {advice}") from e
     if response.status_code in (401, 403):
         refuses = f"{name}: {hub} refuses it (status {response.status_code})"
         licence = f"Check the name, accept its licence at {hub}/{name}"
-        raise ModelMissing(f"{refuses}. {licence}, and put a token into the variable HF_TOKEN")
+        raise ModelMissing(f"{refuses}. {licence}, and put a token into the environment variable HF_TOKEN")
     if response.status_code == 404:
         raise ConfError(f"{name}: {hub} has no such model or revision")
     if response.status_code != 200:

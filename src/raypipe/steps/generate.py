@@ -157,7 +157,8 @@ class Generate:
         given += ["first"] if self.first else []
         if given and "context" not in self._variables():
             raise ValueError(f"{given[0]}: expected a prompt that uses context, found none")
-        room, most = self.model.max_model_len - self.max_tokens, self.model.max_model_len
+        most = self.model.max_model_len
+        room = most - self.max_tokens
         if room < 1 or (self.context_tokens or 0) > room:
             found = f"{self.max_tokens} of reply and {self.context_tokens or 0} of context"
             has = f"{self.model.name!r} has room for {most} tokens of prompt and reply"

@@ -108,7 +108,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
         end = i + 1
         while blocks[i].kind in _IN_TABLE and end < len(blocks) and blocks[end].kind == "cell":
             end += 1
-        row, i = blocks[i:end], end  # a block, or all cells of a table's row
+        row = blocks[i:end]  # a block, or all cells of a table's row
+        i = end
         if not _in_table(text, row[0]):
             table = _Table(_caption(text, blocks, i - 1))
         heading = text[row[0].start : row[0].end] if row[0].kind == "heading" else heading

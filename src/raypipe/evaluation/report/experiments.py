@@ -31,7 +31,8 @@ FEATURES_SHOWN = 8  # largest effects first; the fit's .json has all
 def print_fit(console: Console, found: DecideFitReport | FuseFitReport) -> None:
     """Prints a fit of `decide` or `fuse`. The scores on the unseen half come first."""
     heads: tuple[str, ...]
-    rows, score = list[list[str]](), (found.measure, INTERVAL)
+    rows = list[list[str]]()
+    score = (found.measure, INTERVAL)
     if isinstance(found, DecideFitReport):
         step, left = "decide", found.not_scored
         heads = ("answers are given by", "threshold", *score, "answered", "right", *GAIN)

@@ -191,9 +191,8 @@ def _answer(reply: bytes | Refused) -> dict[str, Any]:
     """Parses a reply of a child process. The answer about an unreadable page or file has only a `fault`: the
     arguments of an UnusableLine."""
     if isinstance(reply, Refused):
-        return {
-            "fault": ["broken" if reply.reason == "error" else reply.reason, reply.detail, reply.transient]
-        }
+        reason = "broken" if reply.reason == "error" else reply.reason
+        return {"fault": [reason, reply.detail, reply.transient]}
     answer: dict[str, Any] = json.loads(reply)
     return answer
 

@@ -227,7 +227,8 @@ class Routes:
 
     async def feedback(self, request: Request) -> Any:
         """Stores a verdict, the right answer, or both, with the captured answer."""
-        body, key = await self._body(FeedbackBody, request), request.state.key_filter
+        body = await self._body(FeedbackBody, request)
+        key = request.state.key_filter
         if self._capture is None:
             detail = "This endpoint captures no answers: it was started without `--capture`."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail)

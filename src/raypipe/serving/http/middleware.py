@@ -166,8 +166,9 @@ class BytesInFlight:
 async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInFlight) -> bytes:
     """Reads the body of a request. Its bytes are in flight until the request is answered (`app.holding`).
     Raises RequestRefused if the body is not declared as JSON, is compressed, is too large, arrives too
-    slowly, or does not fit into the bytes in flight. Raises ClientGone if the client disconnects. HTML forms
-    of other sites are refused, since a form cannot declare JSON."""
+    slowly, or does not fit into the bytes in flight, or if the gateway is too busy to read it. Raises
+    ClientGone if the client disconnects. HTML forms of other sites are refused, since a form cannot declare
+    JSON."""
     unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(unsupported, "Expected the header `content-type: application/json`.")
