@@ -228,11 +228,10 @@ class Routes:
     async def feedback(self, request: Request) -> Any:
         """Stores a verdict, the right answer, or both, with the captured answer."""
         body = await self._body(FeedbackBody, request)
-        key = request.state.key_filter
         if self._capture is None:
             detail = "This endpoint captures no answers: it was started without `--capture`."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
-        if key.filters:
+        if (key := request.state.key_filter).filters:
             detail = "Answers to this key are not captured, since it has a filter: no feedback is kept."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
         try:
