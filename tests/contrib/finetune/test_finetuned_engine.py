@@ -12,7 +12,7 @@ from tuned import CONF, examples
 from raypipe.contrib.finetune.preset import read_preset
 
 pytestmark = [pytest.mark.engine, pytest.mark.drill]
-STEPS = ("steps=60", "effective_batch=8", "save_every=60", "evaluate_every=0")
+STEPS = ("steps=100", "effective_batch=8", "save_every=100", "evaluate_every=0")
 
 
 def test_an_adapter_acts_two_differ_and_the_base_stays(base, chats, tmp_path):
