@@ -176,7 +176,8 @@ def parse(where: str) -> Node:
         at = getattr(e, "pos_in_stream", None)
         ends = getattr(getattr(e, "token", None), "type", "") == "$END"
         place = len(where) if ends or at is None or at < 0 else at
-        found = f"cannot read character {place + 1}{_hint(where, place)}"
+        found = f"cannot read character {place + 1}" if place < len(where) else "found none at its end"
+        found += _hint(where, place)
         raise ConditionError(f"where: expected a condition, {EXAMPLE}; {found}") from e
     return tree
 

@@ -15,7 +15,7 @@ TRIES, PAUSE_S = 3, 0.4
 HAVING = """
 import sys, time
 from raypipe.runs.cluster import connection
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, Unavailable
 """
 
 
@@ -29,7 +29,7 @@ NOBODY = """
 began = time.monotonic()
 try:
     connection.join(sys.argv[3], int(sys.argv[1]), float(sys.argv[2]))
-except ConfError as e:
+except Unavailable as e:
     print(time.monotonic() - began, e)
 """
 

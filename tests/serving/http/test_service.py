@@ -122,6 +122,15 @@ def test_a_question_that_is_not_stored_searches_the_whole_store(filled):
     assert {h["url"] for h in said["hits"]} <= cited
 
 
+def test_an_endpoint_that_stops_is_alive_and_tells_new_requests_to_come_again(filled):
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), filled.store.uri))
+    app.state.stopping = True
+    asked = ("POST", "/v1/answer", {"json": {"query": "who?"}})
+    health, *refused = send(app, ("GET", "/healthz", {}), ("GET", "/readyz", {}), asked)
+    assert health.status_code == 200 and [r.status_code for r in refused] == [503, 503]
+    assert all(r.headers["retry-after"] and "is stopping" in r.json()["detail"] for r in refused)
+
+
 def test_it_is_not_ready_until_the_tables_exist_but_answers_from_a_requests_own_pages(world, tmp_path):
     app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     page = {"page_result": "<p>Ada wrote the first program.</p>"}

@@ -23,7 +23,7 @@ import psutil
 import ray
 
 from raypipe.core.backoff import Backoff
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.plugins import modules_of
 from raypipe.core.textfile import replacing
 from raypipe.recipes.recipe import Recipe
@@ -133,7 +133,7 @@ def join(
     **options: Any,
 ) -> None:
     """Calls `ray.init` up to `tries` times, since a Ray that starts or is overloaded may not reply in time.
-    The first pause is `pause_s`; each further pause is twice as long. Raises ConfError after the last try,
+    The first pause is `pause_s`; each further pause is twice as long. Raises Unavailable after the last try,
     and ValueError for an option or address that can never be right."""
     # Even without `log_to_driver`, Ray prints its messages about dead workers to standard output, among
     # results. raypipe retries or reports the work of such a worker.
@@ -161,14 +161,14 @@ def join(
                 continue
             if address == "local":
                 failed = "no Ray could be started on this machine"
-                mend = "See whether it is very busy or its disk is full; RAY_ADDRESS names another cluster"
+                mend = "See whether it is very busy or its disk is full, or give RAY_ADDRESS a Ray that runs"
             else:
                 failed = f"the Ray at {address!r} could not be joined"
                 mend = (
                     "See whether it runs and can be reached from here, or correct RAY_ADDRESS; if it asks "
                     "for a token, export RAY_AUTH_MODE=token; RAY_ADDRESS=local starts one on this machine"
                 )
-            raise ConfError(f"{failed} in {tries} tries: {str(e).rstrip('.')}. {mend}") from e
+            raise Unavailable(f"{failed} in {tries} tries: {str(e).rstrip('.')}. {mend}") from e
 
 
 def _end_half_started(running: Collection[int]) -> None:

@@ -15,6 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -184,7 +185,7 @@ def server(app: FastAPI) -> Server[Any]:
         if "stream" in given:
             return refused("stream: expected none: the result of a tool comes whole.")
         for unknown in sorted(given.keys() - known[params.name].keys()):
-            return refused(f"Unknown argument {unknown!r}: {did_you_mean(unknown, known[params.name])}.")
+            return refused(f"Unknown argument {unknown!r}: {did_you_mean(unknown, known[params.name])}")
         reply = await _posted(app, tool.path, given, context.request)
         result = reply.json()
         if reply.is_success:
@@ -193,7 +194,13 @@ def server(app: FastAPI) -> Server[Any]:
         fields = (f"{e['at']}: {e['problem']}." for e in result.get("errors", ()))
         return refused(" ".join([result["detail"], *fields]))
 
-    return Server("raypipe", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(
+        "raypipe",
+        version=version("raypipe"),
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
 
 
 async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None) -> httpx.Response:

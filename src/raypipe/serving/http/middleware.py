@@ -66,7 +66,8 @@ class RequestMetrics:
 
 class ObservedApp:
     """Middleware that gives ids to requests, counts, times and logs them, and answers unexpected exceptions
-    with an error. `proxy_sets_id` is true if a proxy sets `x-request-id` on requests and responses."""
+    with an error. It refuses requests while the app's state says `stopping`. `proxy_sets_id` is true if a
+    proxy sets `x-request-id` on requests and responses."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics, proxy_sets_id: bool) -> None:
         self._app, self._metrics, self._proxy_sets_id = app, metrics, proxy_sets_id
@@ -94,6 +95,9 @@ class ObservedApp:
 
         self._metrics.request_started()
         try:
+            if getattr(scope["app"].state, "stopping", False) and scope["path"] != "/healthz":
+                detail = "The endpoint is stopping. Retry later."
+                raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, (), _RETRY)
             await self._app(scope, receive, observed_send)
         except Exception as e:  # a defect: the client gets a general error, the log the details
             refused = to_problem(e)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from ray import serve
 from ray.exceptions import RayActorError, RayError
 from ray.serve import Application
 from ray.serve._private import client
 from ray.serve.config import BackpressureConfig, HTTPOptions
+from ray.serve.exceptions import RayServeException
 from ray.serve.schema import LoggingConfig
 
 from raypipe.core.errors import Unavailable
@@ -129,5 +131,12 @@ def reopen() -> None:
 
 
 def stop() -> None:
-    """Stops the application after the requests in flight. Serve itself ends with its Ray cluster."""
+    """Stops the application after the requests in flight. Serve itself ends with its Ray cluster.
+
+    Serve answers 404 from the start of `delete`, so the gateways first refuse new requests with 503."""
+    with suppress(
+        RayError, RayServeException, RuntimeError, TimeoutError
+    ):  # no gateway runs, or some do not end
+        handle = serve.get_deployment_handle(GATEWAY, APP_NAME)
+        handle.broadcast("drain").results(timeout_s=SHUTDOWN_GRACE_S)
     serve.delete(APP_NAME)

@@ -33,6 +33,8 @@ load embedders and rerankers, in seconds. If they are down, the replica starts w
 STORE_LOOK_S = 600.0
 """Seconds between two measurements of a store's bytes, which list the files of all tables."""
 
+DRAIN_LOOK_S = 0.05  # seconds between two looks at the requests in flight
+
 log = logging.getLogger("raypipe.serving.ray")
 
 
@@ -77,14 +79,21 @@ class Gateway:
                 captured.inc(tags={"event": event})
 
             capture = Capture(self._store, self._config.capture, count)
-        return create_app(  # Serve's proxy sets ids
-            self._router, self._config, RayMetrics(), True, capture, self._warm
-        )
+        self._metrics = RayMetrics()
+        # Serve's proxy sets ids.
+        self._app = create_app(self._router, self._config, self._metrics, True, capture, self._warm)
+        return self._app
 
     async def reopen(self) -> None:
         """Opens the newest tables, if the gateway serves a named recipe."""
         if isinstance(self._router, Answerer):
             await self._router.reopen()
+
+    async def drain(self) -> None:
+        """Refuses new requests except those to /healthz, and returns when those in flight have ended."""
+        self._app.state.stopping = True
+        while self._metrics.ongoing:
+            await asyncio.sleep(DRAIN_LOOK_S)
 
     async def _warm(self) -> None:
         """Answers warm-up questions before this replica gets requests, then starts to measure the store's
@@ -132,7 +141,7 @@ class RayMetrics(RequestMetrics):
     """Metrics for Prometheus. Ray prefixes each name with `ray_`."""
 
     def __init__(self) -> None:
-        self._ongoing = 0
+        self.ongoing = 0
         self._in_flight = Gauge("raypipe_in_flight", "Requests being answered by this gateway.")
         self._bytes = Gauge("raypipe_bytes_in_flight", "Bytes of the bodies that this gateway holds.")
         self._requests = Counter("raypipe_requests", "Requests that ended.", tag_keys=("route", "status"))
@@ -150,12 +159,12 @@ class RayMetrics(RequestMetrics):
         )
 
     def request_started(self) -> None:
-        self._ongoing += 1
-        self._in_flight.set(self._ongoing)
+        self.ongoing += 1
+        self._in_flight.set(self.ongoing)
 
     def request_ended(self, route: str, status: int, seconds: float) -> None:
-        self._ongoing -= 1
-        self._in_flight.set(self._ongoing)
+        self.ongoing -= 1
+        self._in_flight.set(self.ongoing)
         self._requests.inc(tags={"route": route, "status": str(status)})
         self._seconds.observe(max(seconds, 1e-6), tags={"route": route})
 
