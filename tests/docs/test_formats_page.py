@@ -1,12 +1,14 @@
 """docs/formats.md: its blocks run in order, and print what it shows."""
 
 import re
+from typing import get_args
 
 import pytest
 from checkout import ROOT
 from pages import computing
 
 from raypipe.contrib.world.write import write
+from raypipe.evaluation.export import FileShape
 from raypipe.runs import release
 from raypipe.runs.run_parts import JSON_FORMAT
 from raypipe.store import database
@@ -25,6 +27,11 @@ def test_the_table_of_formats_has_the_numbers_that_are_written():
     }
     said = dict(re.findall(r"^[|] ([^|]+) [|] (\d+) [|] when", PAGE, re.MULTILINE))
     assert said == {name: str(number) for name, number in written.items()}
+
+
+def test_the_page_names_every_format_of_an_export():
+    listed = PAGE.partition("`raypipe export RUN")[2].partition("\n## ")[0]
+    assert {shape for shape in (*get_args(FileShape), "mlflow") if f"`{shape}`" not in listed} == set()
 
 
 @pytest.mark.drill

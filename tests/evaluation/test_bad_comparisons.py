@@ -2,6 +2,7 @@
 exit code, and changes nothing."""
 
 import json
+import re
 import shutil
 
 import pyarrow as pa
@@ -195,6 +196,7 @@ def test_a_bad_input_is_one_clear_error_with_its_exit_code(command, at, capsys):
     lines = [line for line in err.splitlines() if line.startswith(name)]
     [said] = [line for line in lines if ": opening " not in line]
     assert (found, out) == (code, "") and says in said, err
+    assert not re.search(r"\w\.\.\s", said), "a sentence ends in one full stop"
     assert state(at["here"]) == before, "nothing was changed"
 
 

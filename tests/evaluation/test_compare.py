@@ -87,9 +87,12 @@ def test_wrong_answers_without_a_verdict_prove_nothing(
     assert main(["compare", str(before), str(after)]) == 0
     said = capsys.readouterr().out
     assert "cannot tell: score +1.000 over 8 questions" in said and "between -0.467 and +1.000" in said
-    assert "22 of 30 questions are not scored" in said and "--rejudge MODEL decides them" in said
+    assert (
+        "22 of 30 questions are scored in only one run or in none, so it is" in said
+        and "--rejudge MODEL decides them" in said
+    )
     a, b = (scored_run(path, "official") for path in (before, after))
-    with pytest.raises(GateFailed, match="cannot tell; 22 of 30 questions are not scored"):
+    with pytest.raises(GateFailed, match="cannot tell; 22 of 30 questions are scored in only one run"):
         check_gate(RelativeGate("better", True, 0.02), b, a)
     with pytest.raises(GateFailed, match=r"may be 0\.\d+ worse"):
         check_gate(RelativeGate("not-worse", False, 0.02), b, a)
@@ -196,6 +199,35 @@ def test_files_of_predictions_are_compared_by_the_command(
     assert "both are one run, so nothing can differ: name two" in capsys.readouterr().out
     assert main(["compare", str(before)]) == 2
     assert "expected two runs or more, found 1" in capsys.readouterr().err
+
+
+def test_a_measure_over_other_questions_than_the_headline_has_its_own_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = predictions(tmp_path / "a.jsonl", ["ann"] * 10 + ["banana"] * 30)
+    after = predictions(tmp_path / "b.jsonl", ["ann"] * 14 + ["banana"] * 26)
+    assert main(["compare", str(before), str(after)]) == 0
+    said = capsys.readouterr().out
+    assert "over 10 questions" in said and "30 questions scored in only one of them or in none" in said
+    rows = {line.split()[0]: line.split()[1] for line in said.splitlines() if line.split()}
+    assert (rows["metric"], rows["score"], rows["f1"]) == ("questions", "10", "40")
+    assert main(["compare", str(before), str(after), "--rule", "words"]) == 0
+    heads = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("metric"))
+    assert heads.split()[:3] == ["metric", "before", "after"]
+
+
+def test_the_first_line_of_a_comparison_says_that_its_p_is_corrected_and_for_how_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = {"a": 3, "b": 5, "c": 5}
+    files = [
+        predictions(tmp_path / f"{name}.jsonl", ["ann"] * n + ["i don't know"] * (12 - n))
+        for name, n in right.items()
+    ]
+    assert main(["compare", *map(str, files)]) == 0
+    assert capsys.readouterr().out.count("questions, p 1 corrected for 2 comparisons (Holm)") == 2
+    assert main(["compare", *map(str, files[:2])]) == 0
+    assert "corrected" not in capsys.readouterr().out
 
 
 def test_four_more_right_of_115_and_none_lost_cannot_tell_and_the_command_says_what_would(

@@ -195,8 +195,12 @@ def test_what_cannot_be_fitted_is_refused(made: FittedRun, tmp_path: Path) -> No
     with pytest.raises(ConfError, match=r"kind qasper, which scores by annotators.* eval --kind qa"):
         fit_decide(papers)
     few = run(made.bench, SURE, "few", only=[*made.rows(made.always)][:8])
-    with pytest.raises(DataError, match="at least 5 right and 5 wrong answers"):
+    with pytest.raises(DataError, match=r"at least 5 right and 5 wrong answers.* a run of more questions$"):
         fit_decide(few.folder.path)
+    unsure = run(made.bench, FAKES, "unsure", only=[*made.rows(made.always)][:8])
+    held = r"this one has extract\.threshold=0\.5, raypipe eval \.\.\. --set extract\.threshold=0 has none$"
+    with pytest.raises(DataError, match=held):
+        fit_decide(unsure.folder.path)
 
 
 def test_questions_of_a_group_stay_in_one_half(made: FittedRun) -> None:

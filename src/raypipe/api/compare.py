@@ -87,7 +87,7 @@ def left_out(found: RunComparison, shown: int) -> list[str]:
     reasons = (
         (found.only_before, f"only in {found.before}"),
         (found.only_after, f"only in {found.after}"),
-        (found.unscored, "not scored in one of them"),
+        (found.unscored, "scored in only one of them or in none"),
         (found.other_questions, "whose id has another text in each"),
         (found.kept, "whose answers one of them kept from an earlier run"),
     )

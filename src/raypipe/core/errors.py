@@ -40,6 +40,15 @@ def is_full(error: BaseException) -> bool:
     )
 
 
+def unstopped(error: BaseException) -> str:
+    """Returns an error's message without the full stop at its end, for a message that goes on after it.
+
+    >>> unstopped(OSError("Corrupt snappy compressed data."))
+    'Corrupt snappy compressed data'
+    """
+    return str(error).rstrip(". \n")
+
+
 class ModelMissing(RaypipeError):
     """A named model or adapter that is not on this machine. The message has the command that gets it."""
 

@@ -205,8 +205,8 @@ def open_text(c: RunComparison) -> str:
     if not c.open:
         return ""
     how = "; --rejudge MODEL decides them, --rule words needs no judge" * (c.measure in JUDGED)
-    ends = f"{c.at_worst.difference:+.3f} and {c.at_best.difference:+.3f}"
-    return f"{c.open} of {c.at_worst.n} questions are not scored in both, so it is between {ends}{how}"
+    ends = f"between {c.at_worst.difference:+.3f} and {c.at_best.difference:+.3f}"
+    return f"{c.open} of {c.at_worst.n} questions are scored in only one run or in none, so it is {ends}{how}"
 
 
 def measure_of(name: str, kind: str, setting: str = "") -> Measure:

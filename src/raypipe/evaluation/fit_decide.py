@@ -115,7 +115,7 @@ def fit_decide(
     on, ours, held_out, before = run.halves(rows, scored, stage, what)
     seen, unseen = ([a for a in answers if a.id in half & scored] for half in (ours, held_out))
     open_seen, open_unseen = ([a for a in answers if a.id in half - scored] for half in (ours, held_out))
-    probability, strength, effects = _fitted(folder, seen, on)
+    probability, strength, effects = _fitted(run, seen, on)
     answered = [a for a in unseen if a.features is not None]
     if not answered:
         raise DataError(
@@ -244,7 +244,7 @@ def policy_scores(
 
 
 def _fitted(
-    folder: Path, seen: Sequence[DecidedAnswer], on: FittedOn
+    run: FitRun, seen: Sequence[DecidedAnswer], on: FittedOn
 ) -> tuple[AnswerProbability, float, dict[str, float]]:
     """Fits the answers `seen`. Returns the fit, the strength of its ridge, and the effect of each feature.
     Raises DataError for too few right or wrong answers, and if all answers have the same features."""
@@ -253,9 +253,8 @@ def _fitted(
     fine, wrong = int(right.sum()), int(len(right) - right.sum())
     if min(fine, wrong) < FEWEST:
         raise DataError(
-            f"{folder}: expected at least {FEWEST} right and {FEWEST} wrong answers in the half to fit on, "
-            f"found {fine} and {wrong}. Fit on a run of more questions, "
-            "or one whose steps abstain less (such as --set extract.threshold=0)"
+            f"{run.folder}: expected at least {FEWEST} right and {FEWEST} wrong answers in the half to fit "
+            f"on, found {fine} and {wrong}. Fit on a run of more questions{_abstains(run)}"
         )
     every, columns = [a.features or {} for a in answered], dict[str, Floats]()
     for name in sorted({n for f in every for n in f}):
@@ -268,7 +267,7 @@ def _fitted(
             "fit decide: all answers look alike: no reply states a confidence, nothing was ranked"
         )
     x = np.stack(list(columns.values()), axis=1)  # (answers, features)
-    found = fit(x, right, folds_of(folder, answered, right))
+    found = fit(x, right, folds_of(run.folder, answered, right))
     values, idle = (np.array([getattr(a, n) for a in answered]) for n in ("value", "abstained"))
     threshold = best_threshold(found.held_out, values, idle)
     pairs = zip(columns, found.weights, found.means, x.std(0), strict=True)
@@ -277,6 +276,20 @@ def _fitted(
     effects = {n: effect for n, _, _, effect in kept}
     probability = AnswerProbability(short(threshold), short(found.bias), weights, means, on)
     return probability, found.strength, effects
+
+
+def _abstains(run: FitRun) -> str:
+    """Names the thresholds below which steps of a run abstain, and how to eval without. Returns "" if there
+    are none."""
+    stages = {s.name: getattr(s.step, "threshold", None) or 0.0 for s in run.recipe.question}
+    held = [(f"{name}.threshold", at) for name, at in stages.items() if at > 0]
+    if not held:
+        return ""
+    has, sets = (
+        " ".join(f"{mark}{name}={value:g}" for name, value in pairs)
+        for mark, pairs in (("", held), ("--set ", [(name, 0) for name, _ in held]))
+    )
+    return f", or one that abstains less: this one has {has}, raypipe eval ... {sets} has none"
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, unstopped
 from raypipe.core.records import IDK, Gold, Layout, Question, answer_of, chunk_id, quotes_of, ranking, urls
 from raypipe.core.textfile import replacing, writing
 from raypipe.metrics.kinds import DataKind, RunScores, gold_form, recorded_kind, right_of
@@ -303,7 +303,7 @@ def _opened(path: Path) -> pq.ParquetFile:
     try:
         found = pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as e:
-        what = "none" if isinstance(e, FileNotFoundError) else e
+        what = "none" if isinstance(e, FileNotFoundError) else unstopped(e)
         raise DataError(f"{path}: expected the table of a finished eval, found: {what}. {EVAL_AGAIN}") from e
     if "run" not in _about(found):
         raise DataError(f"{path}: expected the table of a finished eval, found another Parquet file")

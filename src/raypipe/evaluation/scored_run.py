@@ -95,7 +95,7 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
     asked = store.dataset("questions", record.tables["questions"])  # as the run read them
     rows = ids.rows(asked, "id", list(found), ["id", "text"]).to_pylist()
     texts = {row["id"]: row["text"] for row in rows}
-    fits = fits_of(description(record.recipe)).values()
+    fits = fits_of(description(record.recipe, same=False)).values()
     seen = frozenset(q for q, text in texts.items() if has_seen(fits, text))
     kept = frozenset(q for q, k in keys.items() if k.kept)
     run = ScoredRun(name, record.rule, record.judged_by, found, labels, record, kind=record.kind)

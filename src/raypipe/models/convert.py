@@ -21,7 +21,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from raypipe.core.errors import ConfError, DataError, ModelMissing, RaypipeError, Unavailable
+from raypipe.core.errors import ConfError, DataError, ModelMissing, RaypipeError, Unavailable, unstopped
 from raypipe.models.folder import modules
 from raypipe.models.generator_files import TEMPLATE
 
@@ -71,7 +71,8 @@ def from_gguf(file: Path, folder: Path) -> Path:
             _require_whole(file)
             if not isinstance(e, ValueError | KeyError | NotImplementedError):
                 raise
-            raise ConfError(f"{file}: transformers cannot read this GGUF: {e}. Use another model") from e
+            why = f"transformers cannot read this GGUF: {unstopped(e)}. Use another model"
+            raise ConfError(f"{file}: {why}") from e
         try:
             os.rename(made, folder)
         except OSError:  # another process made it first

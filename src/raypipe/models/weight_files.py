@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.errors import ConfError, ModelMissing, unstopped
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.models.entry import REMOTE, WEIGHTLESS
@@ -82,7 +82,8 @@ def model_size(model: Model) -> ModelSize | None:
         parameters = sum(math.prod(t.shape) for file in every for t in headers(file).values())
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, ModelMissing) as e:
-        raise ConfError(f"model {model.name!r}: {folder} cannot be read: {e}. Fetch the folder again") from e
+        why = f"{folder} cannot be read: {unstopped(e)}. Fetch the folder again"
+        raise ConfError(f"model {model.name!r}: {why}") from e
     stored = sum(f.stat().st_size for f in files)
     size = stored if model.quantization else parameters * BYTES[model.dtype]
     return ModelSize(parameters, size, per_token(config, model.dtype) if model.kind == "generator" else 0)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 
 from raypipe.core.backoff import Backoff
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, unstopped
 from raypipe.core.records import digest
 
 TRIES = 4  # attempts to copy one object
@@ -38,7 +38,9 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
         below = [info] if info.type is FileType.File else system.get_file_info(inside)
         found = [f for f in below if f.type is FileType.File]
     except (OSError, pa.ArrowInvalid) as e:
-        raise DataError(f"{uri}: cannot be read: {e}. Check the address and the environment's keys") from e
+        raise DataError(
+            f"{uri}: cannot be read: {unstopped(e)}. Check the address and the environment's keys"
+        ) from e
     if not found:
         raise DataError(f"{uri}: nothing is there. Expected an object, or a prefix with objects below it")
     home = cache / digest(uri)[:16] / Path(path).name
@@ -71,7 +73,7 @@ def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
     try:
         copy_with_retries(copy)
     except OSError as e:
-        raise DataError(f"{uri}: {info.path} broke off: {e}. Start again") from e
+        raise DataError(f"{uri}: {info.path} broke off: {unstopped(e)}. Start again") from e
     sign.unlink(missing_ok=True)
     staged.replace(here)
     sign.write_text(wanted)
@@ -114,4 +116,4 @@ def upload(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
 
             copy_with_retries(write)
     except (OSError, pa.ArrowInvalid) as e:
-        raise DataError(f"{uri}: cannot be written: {e}. Its content is in {folder}") from e
+        raise DataError(f"{uri}: cannot be written: {unstopped(e)}. Its content is in {folder}") from e

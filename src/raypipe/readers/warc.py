@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, unstopped
 from raypipe.core.records import Document, Layout, SourceKind
 from raypipe.readers import files
 from raypipe.readers.documents import DOCUMENT_LIMITS, text_files
@@ -98,7 +98,7 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
                 if left := getattr(record.raw_stream, "limit", 0):
                     raise DataError(f"{file}: record {n} is cut, {left:,} bytes are missing. {AGAIN}")
         except (ArchiveLoadFailed, EOFError, OSError, zlib.error) as e:
-            raise DataError(f"{file}: damaged or no WARC file: {e}. {AGAIN}") from e
+            raise DataError(f"{file}: damaged or no WARC file: {unstopped(e)}. {AGAIN}") from e
 
 
 def _kind(record: Any) -> SourceKind | None:

@@ -43,13 +43,14 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def description(tree: Mapping[str, Any]) -> Recipe:
+def description(tree: Mapping[str, Any], same: bool = True) -> Recipe:
     """Rebuilds a recipe from the JSON of `to_plain`, for reading only. Steps from outside (MODULE:NAME) are
-    not imported, and their recorded digests are trusted. Otherwise raises as `from_plain`."""
-    return from_plain(tree, imported=False)
+    not imported, and their recorded digests are trusted. Otherwise raises as `from_plain`. If `same` is
+    false, the digest may be another, as after an upgrade: then only fields of steps may be read."""
+    return from_plain(tree, False, same)
 
 
-def from_plain(tree: Mapping[str, Any], imported: bool = True) -> Recipe:
+def from_plain(tree: Mapping[str, Any], imported: bool = True, same: bool = True) -> Recipe:
     """Rebuilds a recipe from the JSON of `to_plain`. If `imported` is true, steps from outside are imported,
     so that the recipe can run. Raises ConfError if the JSON has another format, if this raypipe computes
     another digest for the recipe, or if the source of a step from outside is missing or has changed."""
@@ -60,7 +61,7 @@ def from_plain(tree: Mapping[str, Any], imported: bool = True) -> Recipe:
     except (KeyError, TypeError, ValueError) as e:
         raise ConfError(f"recipe {tree.get('name')!r} was written by another raypipe: {e}. {_MEND}") from e
     was = tree["digest"], tree.get("turns", "")
-    if (found := (recipe.digest(), recipe.turns_digest())) != was:
+    if same and (found := (recipe.digest(), recipe.turns_digest())) != was:
         raise ConfError(
             f"recipe {recipe.name!r} has digest {' '.join(was)}, and {' '.join(found)} in this raypipe: a "
             f"step's version was raised. {_MEND}"

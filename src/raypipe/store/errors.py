@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from raypipe.core.errors import DiskFull, RaypipeError, Unavailable, is_full
+from raypipe.core.errors import DiskFull, RaypipeError, Unavailable, is_full, unstopped
 
 SHOWN = 2000  # characters of an error that a message repeats
 NO_PLACE = re.compile(  # a file blocks the path, it is read-only, or its bucket is missing
@@ -69,6 +69,6 @@ def reaching(what: str) -> Iterator[None]:
         unset = "resolving region" in str(e)
         named = ". Set AWS_REGION, and for another store than Amazon's AWS_ENDPOINT_URL" if unset else ""
         raise StoreUnavailable(
-            f"{what} cannot be reached now: {type(e).__name__}: {str(e)[:SHOWN]}. Nothing that is stored is "
-            f"lost: run the same command again when the store is well{named}"
+            f"{what} cannot be reached now: {type(e).__name__}: {unstopped(e)[:SHOWN]}. Nothing that is "
+            f"stored is lost: run the same command again when the store is well{named}"
         ) from e

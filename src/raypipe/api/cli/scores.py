@@ -184,13 +184,17 @@ def _print_comparisons(found: CompareResult) -> None:
 
     out = console()
     for c in found.comparisons:
-        say(out, _verdict_line(c), style=STYLES.get(c.verdict, "bold"), fold=True)
+        say(out, _verdict_line(c, len(found.comparisons)), style=STYLES.get(c.verdict, "bold"), fold=True)
         say(out, f"{c.after} against {c.before}", style="dim")
         if c.same_run:
             say(out, "both are one run, so nothing can differ: name two")
         compared = ((c.measure, c.score), *((r.metric, r.found) for r in c.rates))
-        rows = [(name, f"{d.before:.3f}", f"{d.after:.3f}", *_numbers(d, d.p)) for name, d in compared]
-        show(out, ("metric", "before", "after", *NUMBERS), rows)
+        counts = any(d.n != c.score.n for _, d in compared)  # a column only where the first line's is not all
+        rows = [
+            (name, *[d.n] * counts, f"{d.before:.3f}", f"{d.after:.3f}", *_numbers(d, d.p))
+            for name, d in compared
+        ]
+        show(out, ("metric", *["questions"] * counts, "before", "after", *NUMBERS), rows)
         if sum(c.people):
             one, two = c.people
             say(out, f"people's labels changed {one} and {two} verdicts: people outrank judges", fold=True)
@@ -212,12 +216,14 @@ def _print_comparisons(found: CompareResult) -> None:
             say(out, f"p of the {len(c.slices)} slices is corrected for their number (Holm)", fold=True)
 
 
-def _verdict_line(c: RunComparison) -> str:
-    """Formats the verdict of a comparison as a sentence."""
+def _verdict_line(c: RunComparison, comparisons: int) -> str:
+    """Formats the verdict of a comparison as a sentence. Its p is corrected for `comparisons`."""
     from raypipe.evaluation.compare import open_text
 
     d = c.score
     difference = f"{c.measure} {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
+    if comparisons > 1:
+        difference += f" corrected for {comparisons} comparisons (Holm)"
     if c.verdict == "same":
         return f"same within {c.margin:g}: {difference}"
     if c.verdict != "cannot tell":

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raypipe.core.errors import ConfError, DataError
+from raypipe.core.errors import ConfError, DataError, unstopped
 from raypipe.core.llm import Chat, Message
 from raypipe.core.records import Gold, Question, Reply, digest
 from raypipe.core.textfile import TextLine, filled, replacing, write_json, write_json_lines
@@ -165,7 +165,7 @@ def read_labels(folder: Path) -> LabelFolder:
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise DataError(
             f"{folder}: expected {ABOUT} of format {FORMAT} and {ROWS}, as `raypipe labels` writes them; "
-            f"found {type(e).__name__}: {e}. {_AGAIN}"
+            f"found {type(e).__name__}: {unstopped(e)}. {_AGAIN}"
         ) from e
     if (found := labels_digest(labels)) != named:
         raise DataError(

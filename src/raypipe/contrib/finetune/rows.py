@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raypipe.contrib.finetune.label_files import Label
-from raypipe.core.errors import ConfError, DataError
+from raypipe.core.errors import ConfError, DataError, unstopped
 from raypipe.models.folder import json_object
 from raypipe.models.generator_files import escape_marks, marks_of
 
@@ -56,7 +56,8 @@ def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatToke
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as e:  # the tokenizers library raises plain Exception
         raise ConfError(
-            f"model {name!r}: the tokenizer in {folder} cannot be read: {e}. Fetch the folder again"
+            f"model {name!r}: the tokenizer in {folder} cannot be read: {unstopped(e)}. "
+            "Fetch the folder again"
         ) from e
     if not tokenizer.chat_template:
         raise ConfError(

@@ -205,7 +205,7 @@ def pair_page(pair: OpenPair) -> tuple[str, str]:
         "unmatched": [
             ("are only in A", [i for i in a.ids if i not in b]),
             ("are only in B", [i for i in b.ids if i not in a]),
-            ("are in both, but scored in only one", found.unscored if found else ()),
+            ("are in both, but scored in only one or in none", found.unscored if found else ()),
             ("have the same id, but another text in each", found.other_questions if found else ()),
             ("have an answer that one run kept from an earlier run", found.kept if found else ()),
         ],

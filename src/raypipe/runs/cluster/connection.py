@@ -23,7 +23,7 @@ import psutil
 import ray
 
 from raypipe.core.backoff import Backoff
-from raypipe.core.errors import ConfError, Unavailable
+from raypipe.core.errors import ConfError, Unavailable, unstopped
 from raypipe.core.plugins import modules_of
 from raypipe.core.textfile import replacing
 from raypipe.recipes.recipe import Recipe
@@ -168,7 +168,7 @@ def join(
                     "See whether it runs and can be reached from here, or correct RAY_ADDRESS; if it asks "
                     "for a token, export RAY_AUTH_MODE=token; RAY_ADDRESS=local starts one on this machine"
                 )
-            raise Unavailable(f"{failed} in {tries} tries: {str(e).rstrip('.')}. {mend}") from e
+            raise Unavailable(f"{failed} in {tries} tries: {unstopped(e)}. {mend}") from e
 
 
 def _end_half_started(running: Collection[int]) -> None:

@@ -134,9 +134,8 @@ def stop() -> None:
     """Stops the application after the requests in flight. Serve itself ends with its Ray cluster.
 
     Serve answers 404 from the start of `delete`, so the gateways first refuse new requests with 503."""
-    with suppress(
-        RayError, RayServeException, RuntimeError, TimeoutError
-    ):  # no gateway runs, or some do not end
+    # No gateway runs, or some requests do not end in time.
+    with suppress(RayError, RayServeException, RuntimeError, TimeoutError):
         handle = serve.get_deployment_handle(GATEWAY, APP_NAME)
         handle.broadcast("drain").results(timeout_s=SHUTDOWN_GRACE_S)
     serve.delete(APP_NAME)
