@@ -10,9 +10,11 @@ import pytest
 from reruns import FAKES, Bench
 
 from raypipe.api.cli.main import main
+from raypipe.api.release import ReleaseResult
 from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
+from raypipe.evaluation.scored_run import stored_run
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.runs.gates import GateFailed, gate
@@ -86,6 +88,16 @@ def test_a_gate_holds_against_what_is_live_when_the_release_is_made(bench, store
     with pytest.raises(GateFailed, match=rf"compared with release {first.id}, but now {second.id} is"):
         promote(store, three, [], passed=["better"], against=first)
     assert live(store) == second
+
+
+def test_a_release_of_an_older_raypipe_is_compared_with_and_said_not_to_be_followed(bench, store):
+    bench.run(SURE, out="one")
+    record = read(bench.folder / "one")
+    made = promote(store, record, [])
+    older = {**record.recipe, "digest": "0" * 32}
+    assert ReleaseResult(made, store.uri).not_followed() == ""
+    assert "step's version was raised" in ReleaseResult(replace(made, recipe=older), store.uri).not_followed()
+    assert stored_run(store, replace(record, recipe=older)).values == stored_run(store, record).values
 
 
 @pytest.mark.drill

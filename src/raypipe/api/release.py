@@ -19,6 +19,7 @@ from raypipe.evaluation.compare import RunComparison, compare, open_text
 from raypipe.evaluation.forgotten import adapters_of, in_folders, trained_on
 from raypipe.evaluation.scored_run import ScoredRun, stored_run
 from raypipe.metrics.paired_tests import not_worse
+from raypipe.recipes.serialize import description
 from raypipe.runs import forget as forgetting
 from raypipe.runs import prune as pruning
 from raypipe.runs import release
@@ -51,6 +52,14 @@ class ReleaseResult(Result):
 
     def record(self) -> Mapping[str, Any]:
         return {**asdict(self.rows()[0]), "store": self.store}
+
+    def not_followed(self) -> str:
+        """Returns why endpoints of this raypipe cannot open the release, or "". An older raypipe made it."""
+        try:
+            description(self.release.recipe)
+        except ConfError as e:
+            return str(e)
+        return ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

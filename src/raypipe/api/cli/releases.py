@@ -46,6 +46,8 @@ def _print_release(found: ReleaseResult) -> None:
     made, score = found.release, _score(found.rows()[0])
     seen = seen_by_a_fit(made.seen)
     print(f"live in {found.store}: {made.id}, recipe {made.title}, run {made.run}, {score}{seen}")
+    if why := found.not_followed():
+        print(f"note: endpoints of this raypipe keep the release that they answer with: {why}")
 
 
 def _score(row: ReleaseLine) -> str:
