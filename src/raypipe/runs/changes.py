@@ -6,8 +6,8 @@ answer. A stored answer records them. Runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raypipe.core import arrow
@@ -85,7 +85,7 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
     changed: list[Change] = []
     otherwise: dict[str, int] = {}
     same = len(common)
-    for q, a, b, stage in _moved((store, store), old, new, after.stages):
+    for q, a, b, stage in _moved((store, store), old, new, before, after):
         same -= 1
         name = stage if isinstance(stage, str) else stage.name
         if _result(a) != _result(b):
@@ -121,7 +121,7 @@ def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Pa
     old, new = (answer_keys(store, run.run) for store, run in zip(stores, (before, after), strict=True))
     own = differences(before.stages, after.stages)
     out = {}
-    for q, _, _, stage in _moved(stores, old, new, after.stages):
+    for q, _, _, stage in _moved(stores, old, new, before, after):
         if not isinstance(stage, str):
             earlier = before.stage(stage.name)
             noise = earlier is not None and earlier.chain == stage.chain
@@ -136,15 +136,17 @@ def _moved(
     stores: tuple[Store, Store],
     old: Mapping[str, AnswerKey],
     new: Mapping[str, AnswerKey],
-    stages: Sequence[StageRecord],
+    before: Run,
+    after: Run,
 ) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:
-    """Yields (id, both answers, `_parting`) for each common question whose answers have different keys."""
+    """Yields (id, both answers, `parting`) for each common question whose answers have different keys."""
+    steps = compared_steps(before.stages, after.stages)
     moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
     for some in batches(moved, AT_ONCE):
         both = zip(stores, (old, new), strict=True)
         was, now = (_answers(store, [keys[q] for q in some]) for store, keys in both)
         for q in some:
-            yield q, was[q], now[q], _parting(was[q], now[q], old[q], new[q], stages)
+            yield q, was[q], now[q], parting(was[q], now[q], old[q], new[q], steps)
 
 
 def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
@@ -154,32 +156,70 @@ def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
     return {k.question: found.get(k.key, Question(k.question, "", outcome="fault")) for k in keys}
 
 
-def _parting(
-    a: Question, b: Question, old: AnswerKey, new: AnswerKey, stages: Sequence[StageRecord]
+@dataclass(frozen=True, slots=True)
+class ComparedStep:
+    """A question step of the later run, and what the stored answers of both runs show of its results."""
+
+    stage: StageRecord
+    writes: tuple[str, ...]  # names that it writes in one run at least
+    orders: bool  # True: it made the final order
+    restated: frozenset[str]  # names that a later step writes too: it may have replaced their confidence
+    rewriter: StageRecord | None
+    """The last later step that may have replaced a whole result of it, if only that step's chain differs."""
+
+
+def compared_steps(before: Iterable[StageRecord], after: Iterable[StageRecord]) -> list[ComparedStep]:
+    """Lists the question steps of the stages `after`, in order."""
+    old, new = ([s for s in stages if s.half == "question"] for stages in (before, after))
+    was = {s.name: s for s in old}
+    steps = []
+    for i, stage in enumerate(new):
+        earlier, later = was.get(stage.name), new[i + 1 :]
+        behind = [*later, *(old[old.index(earlier) + 1 :] if earlier else ())]
+        writes = tuple(sorted({*stage.writes, *(earlier.writes if earlier else ())}))
+        rewriter = None
+        if earlier is not None and earlier.chain == stage.chain:
+            # A step that writes the answer changes only the confidence of replies.
+            others = [s for s in later if {*s.writes} & {*writes} and "answer" not in s.writes]
+            changed = (s for s in reversed(others) if s.name not in was or was[s.name].chain != s.chain)
+            rewriter = next(changed, None)
+        last = not any("order" in s.writes for s in later)
+        restated = frozenset(w for s in behind for w in s.writes)
+        steps.append(ComparedStep(stage, writes, last, restated, rewriter))
+    return steps
+
+
+def parting(
+    a: Question, b: Question, old: AnswerKey, new: AnswerKey, steps: Sequence[ComparedStep]
 ) -> StageRecord | str:
-    """Returns the first of `stages` (the later run's) whose results differ; "" if none. Returns "row" if the
+    """Returns the first of the later run's stages whose results differ; "" if none. Returns "row" if the
     question or its citations differ, "evidence" if sources were missing in one run only."""
     if old.row != new.row:
         return "row"
     if old.absent != new.absent:
         return "evidence"
-    question = [s for s in stages if s.half == "question"]
-    for i, stage in enumerate(question):
-        last = not any("order" in later.writes for later in question[i + 1 :])
-        if _made(a, stage, last) != _made(b, stage, last):
-            return stage
+    for step in steps:
+        was, now = (_made(q, step.writes, step.orders, step.restated) for q in (a, b))
+        if was != now:
+            by = step.rewriter
+            return by if by and any(was[n] != now[n] for n in by.writes if n in was) else step.stage
     return ""
 
 
-def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
-    """Returns a stage's results, as the stored answer has them. `orders` True: it made the final order."""
+def _made(
+    q: Question, writes: Iterable[str], orders: bool, restated: Container[str] = frozenset()
+) -> dict[str, Any]:
+    """Returns a stage's results, as the stored answer has them. `orders` True: it made the final order. The
+    replies in `restated` are returned without their confidence."""
     out: dict[str, Any] = {}
-    for name in stage.writes:
+    for name in writes:
         kind, _, part = name.partition(".")
         if kind == "hits" and part:
             out[name] = {h.chunk: h.scores[part] for h in q.hits if part in h.scores}
         elif kind == "replies":
             made = q.replies.get(part)
+            if made is not None and name in restated:
+                made = replace(made, confidence=None)
             out[name] = None if made is not None and made.label == TRACE else made
         elif name == "citations":
             out[name] = q.citations
@@ -195,7 +235,7 @@ def _path(q: Question, stage: StageRecord | str) -> str:
     if isinstance(stage, str):
         return ""
     parts = []
-    for name, made in _made(q, stage, True).items():
+    for name, made in _made(q, stage.writes, True).items():
         if isinstance(made, dict):
             best = sorted(made.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]
             parts.append(f"{name}: " + (", ".join(f"{c} {s:.4f}" for c, s in best) or "nothing"))
