@@ -13,6 +13,7 @@ from reruns import FAKES
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.judge import OwnJudge
 from raypipe.metrics import verdict_rules
 from raypipe.metrics.kinds import kind_id, open_kind, score
 from raypipe.metrics.verdict_rules import Prediction
@@ -88,6 +89,13 @@ def test_what_a_reader_yields_is_checked(folder):
     Path("q.csv").write_text(CSV)
     edit("readers.py", 'yield Row(f"{file.name}:{n}", question, gold)', "yield question")
     with pytest.raises(DataError, match=r"mypkg.readers:rows: expected rows of class readers.Row"):
+        list(open(["q.csv"], "mypkg.readers:rows", ReadCounts()))
+
+
+def test_what_a_reader_raises_is_its_own(folder):
+    Path("q.csv").write_text(CSV)
+    edit("readers.py", 'yield Row(f"{file.name}:{n}", question, gold)', 'raise KeyError("id")')
+    with pytest.raises(DataError, match=r"reader mypkg.readers:rows, q.csv: .*'id' at .*readers.py"):
         list(open(["q.csv"], "mypkg.readers:rows", ReadCounts()))
 
 
@@ -242,6 +250,13 @@ def test_a_judge_of_ones_own_decides_what_the_rule_leaves_open_and_is_named_with
     edit("judges.py", "return None and any", "return 'yes' or any")
     code, said = judged()
     assert code == 2 and "mypkg.judges:agrees: expected True, False or None, found 'yes'" in said.err
+
+
+def test_what_a_judge_raises_is_its_own(folder):
+    edit("judges.py", "return any", "return [][0] or any")
+    judge, row = OwnJudge.load("mypkg.judges:agrees", "official"), Prediction("q", "a", ("b",))
+    with pytest.raises(DataError, match=r"judge mypkg.judges:agrees, question q: .* at .*judges.py:\d+\. "):
+        judge.ask(None, [row], {"q": "?"}, False)
 
 
 RECIPE = """

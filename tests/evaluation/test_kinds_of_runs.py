@@ -31,6 +31,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_log import kinds_of
+from raypipe.runs.record import replaced_run
 
 pytestmark = pytest.mark.slow
 
@@ -270,6 +271,30 @@ def test_the_kind_is_kept_with_the_data(run: Callable[..., Evaluation], beir: Pa
         run(data=bare, kind="ranking")
     run(data=[beir / "qrels.trec", *bare])
     assert run(data=[]).scored.scores.of("map").scored == 6
+
+
+def test_a_kind_that_fails_is_not_kept_and_a_folder_knows_whose_run_another_would_replace(
+    run: Callable[..., Evaluation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kind_that_fails.py").write_text(
+        "from raypipe.metrics.kinds import Measure\n"
+        "class Ranks:\n"
+        "    golds, measures = 'grades', (Measure('found', ''),)\n"
+        "    def values(self, row):\n"
+        "        return {'found': 7.0}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DataError, match=r"expected found from 0 to 1, found 7.*--kind NAME"):
+        run(kind="kind_that_fails:Ranks")
+    last = run().record
+    assert last.kind == "ranking"
+    from raypipe.store import Store
+
+    store = Store.open(last.store)
+    ids = {f"q-{bird}" for bird in (*BIRDS, "eagle")}
+    assert replaced_run(store, tmp_path / "out", last.digest, ids) is None
+    for digest, asked in (("other", ids), (last.digest, ids - {"q-eagle"})):
+        assert replaced_run(store, tmp_path / "out", digest, asked) == last
 
 
 @pytest.mark.parametrize(

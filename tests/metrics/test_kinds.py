@@ -131,8 +131,22 @@ class Empty:
     measures = ()
 
 
+class Stray(Numbers):
+    def values(self, row):
+        return {"closer": 1.0}
+
+
+class Text(Numbers):
+    def values(self, row):
+        return {"close": "near"}
+
+
 def verdict(row):
     return "correct"
+
+
+def fails(row):
+    return row.labels["colour"]
 '''
 
 
@@ -153,6 +167,31 @@ def test_a_kind_from_outside_is_measured_like_any_other(outside: str) -> None:
 def test_a_rule_from_outside_is_the_rule_of_crag(outside: str) -> None:
     kind = open_kind("crag", f"{outside}:verdict")
     assert score(kind, "crag", [ANSWERED]).of("score").mean == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "Numbers",
+            "question q1: expected values, found ValueError: .* at .*py:10. Correct",
+        ),
+        ("Stray", "question q1: expected values of its measures, found 'closer'; did you mean 'close'"),
+        ("Text", "question q1: expected close as a number, found 'near'.*--kind NAME scores by another kind"),
+    ],
+)
+def test_what_the_code_of_a_kind_does_wrong_is_its_own_and_names_the_question(
+    outside: str, name: str, message: str
+) -> None:
+    path = f"{outside}:{name}"
+    with pytest.raises(DataError, match=f"kind {path}.*{message}"):
+        score(open_kind(path), kind_id(path), ROWS)
+
+
+def test_a_rule_from_outside_that_raises_is_named_with_its_question_and_line(outside: str) -> None:
+    rule = f"{outside}:fails"
+    with pytest.raises(DataError, match=f"rule {rule}, question q1: .*KeyError: 'colour' at .*py:32"):
+        score(open_kind("crag", rule), "crag", ROWS)
 
 
 @pytest.mark.parametrize(

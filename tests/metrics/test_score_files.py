@@ -152,6 +152,15 @@ def test_a_damaged_or_mislabelled_file_is_refused(
         read_predictions(path, "official")
 
 
+@pytest.mark.parametrize("text", ["", json.dumps({**ROW, "answer": None}) + "\n"])
+def test_a_file_without_an_answer_to_score_against_is_refused(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "p.jsonl").write_text(text)
+    with pytest.raises(
+        DataError, match=r"p.jsonl: expected lines with an answer to score against, found none"
+    ):
+        score_crag(path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.jsonl: expected a readable file, found: No such file"):
         score_crag(tmp_path / "none.jsonl", "official")

@@ -87,6 +87,8 @@ def score_crag(
         require_file(out, "--out")
     said = None if labels is None else runs.read_labels(Path(labels))
     run = opened(session or Session(), predictions, rule, judge, trim)
+    if not run.rows:
+        raise DataError(f"{predictions}: expected lines with an answer to score against, found none")
     marks = run.labelled(said).marks()
     if out is not None:
         write_json_lines(Path(out), runs.prediction_lines(run, marks))

@@ -21,14 +21,16 @@ import inspect
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from raypipe.core.config import did_you_mean
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, DataError, RaypipeError, is_full
 
 _NAME = r"[A-Za-z_]\w*"
 _PATH = re.compile(rf"\A({_NAME}(?:\.{_NAME})*):({_NAME})")
@@ -161,6 +163,24 @@ def _imports(name: str, file: Path) -> Iterator[str]:
             continue
         for full in named:
             yield from (full[: m.start()] for m in re.finditer(r"\.|$", full))
+
+
+@contextmanager
+def own_code(what: str, path: str, place: str, expected: str) -> Iterator[None]:
+    """Turns an exception of the user's object at `path`, called in the block, into a DataError with its line.
+    `what`, `place` and `expected` are words for the message, such as a kind, a question, and values. Errors
+    of raypipe and of a full disk stay as they are, and so do all if `path` is ""."""
+    try:
+        yield
+    except Exception as e:
+        if not path or isinstance(e, RaypipeError) or is_full(e):
+            raise
+        frames = traceback.extract_tb(e.__traceback__)[2:]  # without this block and its caller's call
+        file = getattr(sys.modules.get(path.partition(":")[0]), "__file__", None)
+        at = next((f for f in reversed(frames) if f.filename == file), frames[0] if frames else None)
+        line = f" at {at.filename}:{at.lineno}" if at is not None else ""
+        found = f"found {type(e).__name__}: {e}{line}"
+        raise DataError(f"{what} {path}, {place}: expected {expected}, {found}. Correct this code") from e
 
 
 def modules_of(plugin: Plugin) -> list[ModuleType]:

@@ -145,7 +145,7 @@ def verdicts(
     ranks = kinds.gold_form(kind) == "grades"
     failed = {r.question for r in rows if (r.ranked if ranks else r.prediction) is None}
     values = ((r.question, scores.values[r.question]) for r in rows)
-    return {id: None if id in failed else kinds.right_of(kind, v) for id, v in values}
+    return {id: None if id in failed else kinds.right_of(kind, v, id) for id, v in values}
 
 
 def run_record(

@@ -46,14 +46,14 @@ from raypipe.runs.changes import earlier_run
 from raypipe.runs.pipeline.counters import RunCounters, WallClock
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import ingest
-from raypipe.runs.pipeline.ingest_log import IngestSummary, driving
+from raypipe.runs.pipeline.ingest_log import IngestSummary, driving, noted
 from raypipe.runs.pipeline.ingest_tasks import reading_of
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, table_names
 from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.planner import SAMPLE, plan
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.runs.plan.staleness import uncached
-from raypipe.runs.record import AnswerKey, Origin, Run, withdraw, write
+from raypipe.runs.record import AnswerKey, Origin, Run, replaced_run, withdraw, write
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store.files import need
 from raypipe.store.memo.disk import memo_versions, mend_memo
@@ -120,7 +120,7 @@ def evaluate(
             todo = {*new, *(renewed & set(asked.ids))}
             pipeline.answer(asked, how.fresh, done, expired)
         folder, run = RunFolder(out), uuid.uuid4().hex
-        scored = _scored(pipeline, folder, run, questions, sources, scoring, done, judge, labels, how.fresh)
+        scored = _scored(pipeline, folder, run, questions, sources, scoring, done, judge, labels, how, read)
         done.memo_damaged += damaged
         mark = how.oracle or ("labels" if any(holds_golds(s.step) for s in pipeline.recipe.question) else "")
         known = {"run": run, "started": started, "memo": memo, "origin": origin, "oracle": mark}
@@ -144,6 +144,12 @@ def _require_options(pipeline: Pipeline, how: EvalOptions) -> None:
         )
 
 
+def _say_replaced(pipeline: Pipeline, out: Path, questions: StoredQuestions) -> None:
+    """Prints which finished run of another recipe or of other questions this run replaces."""
+    if old := replaced_run(pipeline.store, out, pipeline.recipe.digest(), set(questions.ids)):
+        pipeline.progress.say(f"{out}: replaces run {old.run[:8]} of recipe {old.title}")
+
+
 def _scored(
     pipeline: Pipeline,
     folder: RunFolder,
@@ -154,13 +160,17 @@ def _scored(
     done: RunCounters,
     judge: Judge | None,
     labels: PersonLabels | None,
-    fresh: bool,
+    how: EvalOptions,
+    read: IngestSummary | None,
 ) -> ScoredAnswers:
     """Collects and scores the answers. Deletes the folder's old record, and writes the table of results."""
     with pipeline.clock.part("scoring"), ResultTable(folder.results) as results:
         answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
         with about(recipe=pipeline.recipe.digest()):
-            scored = score_answers(pipeline, answers, scoring, done, judge, labels, fresh)
+            scored = score_answers(pipeline, answers, scoring, done, judge, labels, how.fresh)
+        if read is not None and how.kind is not None:
+            noted(pipeline.store, read.fingerprint, how.kind)  # only a kind that could score is kept
+        _say_replaced(pipeline, folder.path, questions)
         withdraw(folder.path)  # deletes the old record: the folder is incomplete until the new one is written
         results.about |= {"run": run, "store": pipeline.store.uri}
         results.finish(scored.rows, scored.marks, scored.scores, misses(answers.lost, scored.right))
@@ -176,11 +186,11 @@ def _evidence(pipeline: Pipeline, questions: StoredQuestions, kept: Mapping[str,
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
     """Reads the files into the store; returns None if there are none. Before that, refuses a cluster that is
-    too small, because reading may take an hour."""
+    too small, because reading may take an hour. The option `kind` is stored once it has scored the data."""
     if not data:
         return None
     assert how.format is not None
-    place = pipeline.progress, pipeline.start_early, how.kind, reading_of(pipeline)
+    place = pipeline.progress, pipeline.start_early, None, reading_of(pipeline)
     return ingest(pipeline.store, data, how.format, *place)
 
 

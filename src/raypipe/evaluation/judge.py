@@ -152,7 +152,10 @@ class OwnJudge:
             if not (truths := open_truths(row, self.rule)):
                 continue
             pairs += 1
-            agrees = self.agrees(texts[row.question], row.prediction or "", truths)
+            with plugins.own_code(
+                "judge", self.plugin.path, f"question {row.question}", "True, False or None"
+            ):
+                agrees = self.agrees(texts[row.question], row.prediction or "", truths)
             if agrees is not None and not isinstance(agrees, bool):
                 raise ConfError(f"{self.plugin.path}: expected True, False or None, found {agrees!r:.80}")
             if agrees is not None:  # readable by both rules

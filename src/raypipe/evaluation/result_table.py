@@ -250,7 +250,7 @@ def flat_rows(path: Path, kind: str) -> list[dict[str, Any]]:
 
 def _flat_row(row: Mapping[str, Any], kind: DataKind) -> dict[str, Any]:
     failed = row["answer"] is None and gold_form(kind) != "grades"
-    right = None if failed or row["measures"] is None else right_of(kind, row["measures"])
+    right = None if failed or row["measures"] is None else right_of(kind, row["measures"], row["id"])
     steps = {"lost": row["lost"], "lost_step": row["lost_step"], "faults": len(row["faults"])}
     try:
         asked_at = moment(row["asked_at"]).local if row["asked_at"] else None

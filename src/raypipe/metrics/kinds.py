@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.config import did_you_mean
-from raypipe.core.errors import ConfError, DataError
-from raypipe.core.plugins import is_path
+from raypipe.core.errors import ConfError
+from raypipe.core.plugins import is_path, own_code
 from raypipe.core.records import PAPER, UNANSWERABLE, paragraph
 from raypipe.metrics import overlap, verdict_rules
 from raypipe.metrics.losses import by_size
+from raypipe.metrics.own_values import checked_values, path_of
 from raypipe.metrics.paired_tests import Interval, mean_interval, score_interval
 from raypipe.metrics.verdict_rules import Marks, Prediction, Rule
 from raypipe.text.replies import abstains
@@ -71,11 +72,12 @@ def rule_of(kind: DataKind) -> Rule | None:
     return getattr(kind, "rule", None)
 
 
-def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
-    """Returns whether an answer with these values is right; None: not scored. The kind's method `right`
+def right_of(kind: DataKind, values: Mapping[str, float], question: str) -> bool | None:
+    """Returns whether the answer with these values is right; None: not scored. The kind's method `right`
     decides. Default: an answer is right if its first measure has the largest possible value."""
     if (right := getattr(kind, "right", None)) is not None:
-        said: bool | None = right(values)
+        with own_code("kind", path_of(kind), f"question {question}", "True, False or None"):
+            said: bool | None = right(values)
         return said
     first = kind.measures[0]
     return None if first.name not in values else values[first.name] >= first.high
@@ -84,7 +86,8 @@ def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
     """Returns the verdicts on these rows with their score, by the kind's method `marks`; by default none."""
     marks = getattr(kind, "marks", None)
-    return verdict_rules.NO_MARKS if marks is None else marks(rows)
+    with own_code("kind", path_of(kind), f"{len(rows)} questions", "marks"):
+        return verdict_rules.NO_MARKS if marks is None else marks(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +129,8 @@ class RunScores:
 
 def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     """Computes the measures of these predictions, with means and slices. `name` is the kind's name in
-    reports. Raises DataError for a value outside the range of its measure."""
-    values = {r.question: dict(kind.values(r)) for r in rows}
-    for question, found in values.items():
-        for m in kind.measures:
-            if m.name in found and not m.low <= found[m.name] <= m.high:
-                raise DataError(
-                    f"kind {name}, question {question}: expected {m.name} from {m.low:g} to {m.high:g}, "
-                    f"found {found[m.name]:g}. Give the Measure the low and high that its values have"
-                )
+    reports. Raises DataError as `checked_values` does."""
+    values = checked_values(kind, name, rows)
     summaries = tuple(summary_of(kind, m.name, values, rows) for m in kind.measures)
     most = max(s.scored for s in summaries)
     lead = next(s.measure for s in summaries if s.scored >= LEADS_FROM * most)
@@ -183,7 +179,8 @@ def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> Data
     """
     if is_path(name):
         found, _ = plugins.load(name, "a kind of data")
-        kind: DataKind = found() if isinstance(found, type) else found
+        with own_code("kind", name, "its class", "a kind of data"):
+            kind: DataKind = found() if isinstance(found, type) else found
         if (lacking := missing_part(kind)) is not None:
             raise ConfError(f"{name}: expected a kind of data with {lacking}")
     elif name in KINDS:

@@ -165,7 +165,9 @@ def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     if row.prediction is None:
         return "unscored", "no_prediction"
     if is_path(rule):
-        said: VerdictOutcome = _from_outside(rule)[0](row)
+        verdict = _from_outside(rule)[0]
+        with plugins.own_code("rule", rule, f"question {row.question}", "a verdict"):
+            said: VerdictOutcome = verdict(row)
         if said not in (known := get_args(VerdictOutcome)):
             raise ConfError(f"{rule}: expected a verdict, one of {', '.join(known)}; found {said!r:.80}")
         return said, "rule"

@@ -272,7 +272,7 @@ def _from_outside(format: str) -> FileFormat:
         read = replace(read, seen=Seen(ids, ids))  # questions and documents share one space of ids
         for file in files_of(paths):
             counts.files += 1
-            for row in of_file(file):
+            for row in _given(of_file, format, file):
                 if not isinstance(row, Row):
                     raise DataError(f"{format}: expected rows of class readers.Row, found {row!r:.80}")
                 counts.lines += 1
@@ -281,6 +281,12 @@ def _from_outside(format: str) -> FileFormat:
 
     of_file = _reader(format)[0]
     return FileFormat(files_of, rows, str(getattr(of_file, "kind", OWN_KIND)))
+
+
+def _given(of_file: Callable[[Path], Iterable[Any]], format: str, file: Path) -> Iterator[Any]:
+    """Yields what a user's reader yields for a file. Raises DataError if the reader raises."""
+    with plugins.own_code("reader", format, str(file), "rows"):
+        yield from of_file(file)
 
 
 def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCounts) -> list[Shard]:

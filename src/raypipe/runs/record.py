@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -194,6 +194,17 @@ def write(store: Store, record: Run, keys: Sequence[AnswerKey], folder: Path) ->
     number = int(last[0].partition("-")[0]) + 1 if last else 1  # not a time: clocks jump
     store.files.write(f"{RECORDS}/{number:015d}-{record.run}.json", text.encode())
     write_text(run_parts.RunFolder(folder).record, text)
+
+
+def replaced_run(store: Store, folder: Path, digest: str, questions: Set[str]) -> Run | None:
+    """Returns the finished run in a folder, if a run of the recipe with this digest on these questions of the
+    store would replace it by something else. None without a readable record."""
+    try:
+        old = read(folder)
+    except DataError:
+        return None
+    same = (old.store, old.digest) == (store.uri, digest) and answer_keys(store, old.run).keys() == questions
+    return None if same else old
 
 
 def withdraw(folder: Path) -> None:
