@@ -100,11 +100,6 @@ def test_a_published_run_has_its_published_score_by_the_rule_that_the_refusal_na
     assert {name: getattr(found, name) for name in run["published"]} == pytest.approx(run["published"])
 
 
-def test_an_empty_file_has_no_score(tmp_path: Path) -> None:
-    found = score_crag(written(tmp_path / "p.jsonl"), "official").by_rule.score
-    assert (found.score, found.accuracy, found.total) == (None, None, 0)
-
-
 @pytest.mark.parametrize(
     ("bad", "expected"),
     [

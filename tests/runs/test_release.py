@@ -97,7 +97,10 @@ def test_a_release_of_an_older_raypipe_is_compared_with_and_said_not_to_be_follo
     older = {**record.recipe, "digest": "0" * 32}
     assert ReleaseResult(made, store.uri).not_followed() == ""
     assert "step's version was raised" in ReleaseResult(replace(made, recipe=older), store.uri).not_followed()
-    assert stored_run(store, replace(record, recipe=older)).values == stored_run(store, record).values
+    assert (
+        stored_run(store, record.model_copy(update={"recipe": older})).values
+        == stored_run(store, record).values
+    )
 
 
 @pytest.mark.drill
