@@ -117,6 +117,13 @@ def test_help_and_mistakes_load_no_library(args, code, says, tmp_path):
     assert all(m.endswith(".plugin") for m in opened), "names of plugins come from their tables alone"
 
 
+@pytest.mark.parametrize("words", ["ask rag --docs x who?", "inspect DIR --at answer ROW"])
+def test_an_argument_after_an_option_is_told_where_it_stands(capsys, words):
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
+    assert f"unexpected {words.split()[-1]}; arguments stand before options\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

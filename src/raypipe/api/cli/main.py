@@ -99,11 +99,11 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
         flag = next((x.partition("=")[0] for x in rest if x.startswith("-")), "")
         names = [name.lstrip("-") for name in args.parser._option_string_actions]  # dashes would look similar
         near = [repr(f"--{name}") for name in difflib.get_close_matches(flag.lstrip("-"), names)]
-        if not flag and name == "ask":
-            args.parser.error(f"unexpected {' '.join(rest)}; put recipe and question before the options")
         if not flag and "data" in names:
             near = [f"--data {' '.join(rest)}"]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        if not (flag or near) and args.parser._get_positional_actions():
+            hint = "; arguments stand before options"
         args.parser.error(f"unexpected {' '.join(rest)}{hint}")
     return args
 
